@@ -1,0 +1,62 @@
+"""Makes DeepSeek-V4 prefill/decode disaggregation over Mooncake correct on released SGLang builds.
+
+Switched on with ``SGLANG_DSV4_HOTFIX=1``. With the toggle off this file is all that is ever loaded, so it imports
+nothing at module level: every Python process of an environment reads it at start-up.
+"""
+
+__version__ = "0.1.0"
+
+
+def activate() -> None:
+    """Waits for SGLang's Mooncake module and patches it once it has been imported. Idempotent, never raises.
+
+    The one entry point of all ways in: the ``.pth`` and ``.start`` files, ``sitecustomize.py`` and SGLang's plugin
+    entry point. Returns at once when ``SGLANG_DSV4_HOTFIX`` is unset or empty.
+    """
+    import os  # loaded by site already
+
+    if not os.environ.get("SGLANG_DSV4_HOTFIX"):
+        return
+    try:
+        from . import toggle, watcher
+
+        if toggle.enabled():
+            watcher.watch()
+    except Exception as error:  # an interpreter's start, or SGLang's, must survive whatever is broken in here
+        import sys
+
+        if sys.stderr is not None:
+            print(
+                f"sglang_dsv4_hotfix: could not be activated ({type(error).__name__}: {error}); SGLang runs unpatched. "
+                "Reinstall the package, or unset SGLANG_DSV4_HOTFIX.",
+                file=sys.stderr,
+            )
+
+
+def deactivate() -> None:
+    """The reverse of activate(): stops waiting and puts every patched attribute back. For tests and notebooks.
+
+    An attribute that somebody else has wrapped on top of ours is left in place, and our wrapper below it passes
+    every call on untouched.
+    """
+    import sys
+
+    from . import watcher
+
+    watcher.unwatch()
+    hook = sys.modules.get(f"{__name__}.hook")
+    if hook is not None:
+        hook.revert()
+
+
+def status() -> "dict[str, object]":
+    """What this process knows: versions, enabled fixes and the verdict of each fix, as plain JSON data.
+
+    ``fixes`` is empty until ``sglang.srt.disaggregation.mooncake.conn`` has been imported with the toggle on::
+
+        {"package": "0.1.0", "sglang": {"version": "0.5.11", "conn": ".../conn.py"}, "enabled": ["dispatch", ...],
+         "problem": None, "fixes": {"dispatch": {"verdict": "needed", "observation": "...", "patched": True}, ...}}
+    """
+    from . import report
+
+    return report.status()

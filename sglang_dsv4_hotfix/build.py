@@ -1,0 +1,139 @@
+"""What the guards look at: the classes of an SGLang build, as loaded."""
+
+from __future__ import annotations
+
+import ast
+import linecache
+import textwrap
+from functools import cached_property
+from types import CodeType, FunctionType, ModuleType
+from typing import Any, Protocol
+
+MANAGER = "MooncakeKVManager"
+SENDER = "MooncakeKVSender"
+
+
+class Unreadable(Exception):
+    """A part of the build is missing, or has a shape that no guard knows. The message says which."""
+
+
+class Build(Protocol):
+    """A build that can be judged. ``check`` judges builds on disk by the same guards; see ``ondisk.py``."""
+
+    def function(self, name: str) -> FunctionType:
+        """The innermost plain function of MooncakeKVManager's method ``name``. Raises Unreadable without one."""
+
+    def tree(self, name: str) -> ast.FunctionDef:
+        """The syntax tree of that method. Raises Unreadable without source."""
+
+    def sender_sources(self) -> list[str]:
+        """The source of every module that MooncakeKVSender's code is in. Raises Unreadable without one."""
+
+    def knows_variable(self, name: str) -> bool:
+        """Whether ``sglang.srt.environ`` of this build declares the environment variable ``name``."""
+
+
+def parameters(function: FunctionType) -> tuple[str, ...]:
+    """The names that ``function`` can be called with by keyword, ``self`` left out."""
+    code = function.__code__
+    return code.co_varnames[: code.co_argcount + code.co_kwonlyargcount][1:]
+
+
+def required_parameters(function: FunctionType) -> frozenset[str]:
+    """Those of parameters() that have no default."""
+    code = function.__code__
+    positional = code.co_varnames[: code.co_argcount]
+    with_default = positional[len(positional) - len(function.__defaults__ or ()) :]
+    return frozenset(parameters(function)).difference(with_default, function.__kwdefaults__ or ())
+
+
+class LoadedBuild:
+    """The build whose ``conn.py`` has just been imported into this process."""
+
+    def __init__(self, conn: ModuleType) -> None:
+        self._conn = conn
+
+    @cached_property
+    def manager(self) -> type[Any]:
+        return self._class(MANAGER)
+
+    def function(self, name: str) -> FunctionType:
+        attribute = getattr(self.manager, name, None)
+        if attribute is None:
+            raise Unreadable(f"{MANAGER} has no method {name}")
+        return innermost(attribute, name)
+
+    def tree(self, name: str) -> ast.FunctionDef:
+        function = self.function(name)
+        return parse(source_of(function), name)
+
+    def sender_sources(self) -> list[str]:
+        import sys
+
+        modules = {klass.__module__ for klass in self._class(SENDER).__mro__ if klass is not object}
+        files = [getattr(sys.modules.get(module), "__file__", None) for module in sorted(modules)]
+        sources = ["".join(linecache.getlines(file)) for file in files if file and "sglang" in file]
+        if not any(sources):
+            raise Unreadable(f"the source of {SENDER} cannot be read")
+        return sources
+
+    def knows_variable(self, name: str) -> bool:
+        import sys
+
+        environ = sys.modules.get("sglang.srt.environ")
+        return hasattr(getattr(environ, "envs", None), name)
+
+    def _class(self, name: str) -> type[Any]:
+        found = getattr(self._conn, name, None)
+        if not isinstance(found, type):
+            raise Unreadable(f"{self._conn.__name__} has no class {name}")
+        return found
+
+
+def innermost(attribute: Any, name: str) -> FunctionType:
+    """The plain function under whatever other plugins have wrapped around it."""
+    for _ in range(100):
+        below = getattr(attribute, "__wrapped__", None) or getattr(attribute, "__func__", None)
+        if below is None:
+            break
+        attribute = below
+    if not isinstance(attribute, FunctionType):
+        raise Unreadable(f"{MANAGER}.{name} is not a plain Python function but {type(attribute).__name__}")
+    return attribute
+
+
+def source_of(function: FunctionType) -> str:
+    """The source lines of ``function``, dedented. Raises Unreadable when they are not there.
+
+    Finds the end of the function by its indentation, from the last line that the code object knows on:
+    inspect.getsource tokenizes instead, which takes longer than everything else the hook does.
+    """
+    code = function.__code__
+    lines = linecache.getlines(code.co_filename, function.__globals__)
+    first = code.co_firstlineno
+    if not 0 < first <= len(lines):
+        raise Unreadable(f"the source of {function.__qualname__} cannot be read ({code.co_filename})")
+    last = _last_line(code)
+    indentation = _indentation(lines[first - 1])
+    while last < len(lines) and (not lines[last].strip() or _indentation(lines[last]) > indentation):
+        last += 1
+    return textwrap.dedent("".join(lines[first - 1 : last]))
+
+
+def parse(source: str, name: str) -> ast.FunctionDef:
+    try:
+        statement = ast.parse(source).body[0]
+    except (SyntaxError, IndexError) as error:
+        raise Unreadable(f"the source of {MANAGER}.{name} does not parse ({error})") from error
+    if not isinstance(statement, ast.FunctionDef) or statement.name != name:
+        raise Unreadable(f"the source at {MANAGER}.{name} is not that function")
+    return statement
+
+
+def _last_line(code: CodeType) -> int:
+    own = max((line for _, _, line in code.co_lines() if line), default=code.co_firstlineno)
+    return max([own, *(_last_line(inner) for inner in code.co_consts if isinstance(inner, CodeType))])
+
+
+def _indentation(line: str) -> int:
+    return len(line) - len(line.lstrip())

@@ -1,0 +1,157 @@
+"""stride: state of a decode server that speculates lands in other requests' rows.
+
+Target      sglang.srt.disaggregation.mooncake.conn:MooncakeKVManager.maybe_send_extra
+Symptom     Prefill without, decode with speculative decoding (MTP/EAGLE): decode's state rings hold stale rows, and
+            rows of other requests are overwritten. Both sides report success. The same with any other setting that
+            changes an item length on one side only.
+Cause       The generic sender computes ``dst_ptr + dst_index * source_item_length``. A ring of a server that
+            speculates is twice as long (get_compress_state_ring_size: 16 and 256 rows for 8 and 128), so the write
+            lands at half the offset.
+Upstream    #24878 and #24888 state that this layout is handled; it is not, up to 0.5.21. 0.5.22 compares the lengths
+            and rejects the peer, which is honest but does not serve it. Issue #38819 has the arithmetic for V4.1.
+Evidence    tests/pd/test_stride.py and tests/unit/test_rings.py: every position, over the releases' own pools.
+The view    A component whose item lengths differ is shown as two: the entries of equal length as they are, and the
+            rings at the granularity of prefill's item, each as often as it fits into decode's (see ``rings``).
+            A layout that this does not explain is refused: nothing is sent and the request fails.
+Retires     where ``_send_kvcache_generic`` takes decode's item lengths (``dst_item_lens``, 0.5.22): such a build
+            compares them itself.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+
+from .. import rings
+from ..build import Build, Unreadable, parameters
+from ..components import Part, Peer, Signature
+from ..pairing import entry_pairs
+from ..refusal import Refused
+from ..standin import GENERIC_SENDER
+from ..verdict import Verdict, Word
+
+#: Components with the ratio-128 state alone (0.5.15 on). Their rows do not depend on speculation, only on the dtype.
+_REQUEST_SCOPED = frozenset({"c128_state", "dsv4_request_state"})
+
+_DTYPE_VARIABLE = "SGLANG_DSV4_COMPRESS_STATE_DTYPE"
+
+_USUAL_CAUSES = (
+    "Usual causes: speculative decoding on prefill only, online compression (SGLANG_OPT_USE_ONLINE_COMPRESS) or "
+    f"another state dtype ({_DTYPE_VARIABLE}) on one side, different page sizes, different pipeline-parallel sizes."
+)
+
+
+def judge(build: Build) -> Verdict:
+    """Structure: is the method told decode's item lengths, and does the generic sender take them?"""
+    signature = Signature.of(build.function("maybe_send_extra"))
+    if "item_lens" not in parameters(build.function(GENERIC_SENDER)):
+        raise Unreadable(f"{GENERIC_SENDER} has no parameter item_lens: not a known signature")
+    if not signature.knows_item_lengths:
+        return Verdict(Word.NOT_APPLICABLE, "prefill does not know decode's item lengths on this build")
+    if "dst_item_lens" in parameters(build.function(GENERIC_SENDER)):
+        return Verdict(Word.FIXED, f"{GENERIC_SENDER} takes decode's item lengths: the build compares them itself")
+    return Verdict(Word.NEEDED, f"{GENERIC_SENDER} addresses decode's buffers by prefill's item lengths")
+
+
+def rewriter(build: Build) -> Callable[[list[Part], Peer], list[Part]]:
+    def rewrite(parts: list[Part], peer: Peer) -> list[Part]:
+        rewritten: list[Part] = []
+        for part in parts:
+            rewritten.extend(_split(part, peer))
+        return rewritten
+
+    return rewrite
+
+
+def _split(part: Part, peer: Peer) -> list[Part]:
+    """The component as it is, or split in two, or Refused."""
+    source, destination = peer.source_lengths(part), peer.destination_lengths(part)
+    if not source or not destination or source == destination or not _is_flat(peer.manager):
+        return [part]
+    pairs = entry_pairs(peer, part, len(destination))
+    if pairs is None:
+        return [part]
+    name = f'state component {part.component} ("{_plain(part.state_type)}")'
+    _check_mapping(name, source, destination, pairs)
+    differing = [(i, j) for i, j in pairs if source[i] != destination[j]]
+    if not differing:
+        return [part]
+    copies = _ring_multiple(name, source, destination, pairs, differing)
+    if not _dtype_is_equal(peer, part):
+        i, j = differing[0]
+        raise Refused(
+            f"{name}: entry {i} has {source[i]} bytes a page index on prefill and {destination[j]} on decode, and as "
+            f"prefill keeps its state in less than float32 this may be a wider state dtype on decode as well as "
+            f"speculative decoding. Set {_DTYPE_VARIABLE}=float32 on both sides."
+        )
+    equal = [pair for pair in pairs if pair not in set(differing)]
+    return [_part(part, equal, 1), _part(part, differing, copies)]
+
+
+def _is_flat(manager: object) -> bool:
+    """Whether the generic sender takes state as one buffer a layer. Halves for K and V have no rings."""
+    return bool(getattr(manager, "is_mla_backend", False) or getattr(manager, "is_hybrid_mla_backend", False))
+
+
+def _check_mapping(name: str, source: Sequence[int], destination: Sequence[int], pairs: list[tuple[int, int]]) -> None:
+    """Refuses a plain slice of a heterogeneous list: it pairs entries that only look alike.
+
+    get_mla_kv_ptrs_with_pp slices decode's list from ``prefill_start_layer`` when the counts differ, which is right for
+    one buffer a layer and wrong for a list of several kinds of buffers.
+    """
+    if len(source) == len(destination) or not rings.is_heterogeneous(source):
+        return
+    if len({j - i for i, j in pairs}) == 1:
+        i, j = next(((i, j) for i, j in pairs if source[i] != destination[j]), pairs[0])
+        raise Refused(
+            f"{name}: prefill has {len(source)} entries and decode {len(destination)}, and this build pairs them as a "
+            f"plain slice, entry {i} ({source[i]} bytes a page index) with entry {j} ({destination[j]} bytes), which "
+            f"is not right for buffers of several kinds. {_USUAL_CAUSES}"
+        )
+
+
+def _ring_multiple(
+    name: str,
+    source: Sequence[int],
+    destination: Sequence[int],
+    pairs: list[tuple[int, int]],
+    differing: list[tuple[int, int]],
+) -> int:
+    """The one multiple by which all differing entries are wider on decode; Refused when rings do not explain them."""
+    multiples = {rings.multiple(source[i], destination[j]) for i, j in differing}
+    multiple = multiples.pop() if len(multiples) == 1 else None
+    # The SWA pages come first in the list, and no ring setting changes them.
+    first_differs = pairs[0] in differing
+    if multiple not in rings.KNOWN_MULTIPLES or multiple is None or first_differs:
+        i, j = next(
+            ((i, j) for i, j in differing if rings.multiple(source[i], destination[j]) not in rings.KNOWN_MULTIPLES),
+            differing[0],
+        )
+        raise Refused(
+            f"{name}: entry {i} has {source[i]} bytes a page index on prefill and {destination[j]} on decode, which "
+            f"speculative decoding on decode does not explain. {_USUAL_CAUSES}"
+        )
+    return multiple
+
+
+def _dtype_is_equal(peer: Peer, part: Part) -> bool:
+    """Whether rings of twice the length can only be longer, not wider.
+
+    Prefill's own dtype is float32 by default, and there is none wider. With a narrower one, a component with the
+    ratio-128 state alone tells the dtypes apart by its length.
+    """
+    envs = getattr(sys.modules.get("sglang.srt.environ"), "envs", None)
+    variable = getattr(envs, _DTYPE_VARIABLE, None)
+    if variable is None or str(variable.get()).strip().lower() in ("float32", "fp32"):
+        return True
+    others = [other for other in peer.parts() if _plain(other.state_type) in _REQUEST_SCOPED]
+    return bool(others) and all(peer.source_lengths(other) == peer.destination_lengths(other) for other in others)
+
+
+def _part(part: Part, pairs: list[tuple[int, int]], copies: int) -> Part:
+    return Part(part.component, part.state_type, tuple(i for i, _ in pairs), tuple(j for _, j in pairs), copies)
+
+
+def _plain(state_type: object) -> str:
+    """The state type's name, whether the build has a string or an enumeration."""
+    return str(getattr(state_type, "value", state_type))

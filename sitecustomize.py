@@ -1,0 +1,59 @@
+"""sglang_dsv4_hotfix for directories on PYTHONPATH, where Python does not read .pth files.
+
+Activates the hotfix (which does nothing unless SGLANG_DSV4_HOTFIX is set), then runs the sitecustomize that this file
+takes the place of, if there is one further down the path: Debian's, a profiler's, a tracer's.
+"""
+
+import sys
+
+# What tells a copy of this file from somebody else's; read from the first kilobyte.
+_MARK = b"sglang_dsv4_hotfix for directories on PYTHONPATH"
+
+
+def _activate() -> None:
+    try:
+        import sglang_dsv4_hotfix
+    except Exception as error:
+        import os
+
+        if os.environ.get("SGLANG_DSV4_HOTFIX") and sys.stderr is not None:
+            print(
+                f"sglang_dsv4_hotfix: {__file__} is on the path, but the package cannot be imported "
+                f"({type(error).__name__}: {error}); SGLang runs unpatched. Put the directory that holds "
+                "sglang_dsv4_hotfix/ on PYTHONPATH too.",
+                file=sys.stderr,
+            )
+    else:
+        sglang_dsv4_hotfix.activate()
+
+
+def _run_shadowed() -> None:
+    """Runs the next sitecustomize that is not a copy of this file; what it raises is its own affair, as without us."""
+    import os
+    from importlib.machinery import PathFinder
+    from importlib.util import module_from_spec
+
+    here = os.path.realpath(os.path.dirname(__file__))
+    directories = [os.path.realpath(directory or os.curdir) for directory in sys.path]
+    # Only below this one: what stands above has had its turn, and has perhaps called this file itself.
+    below = sys.path[directories.index(here) + 1 :] if here in directories else []
+    for directory in below:
+        spec = PathFinder.find_spec("sitecustomize", [directory])
+        if spec is None or spec.loader is None or _is_copy(spec.origin):
+            continue
+        module = module_from_spec(spec)
+        sys.modules["sitecustomize"] = module
+        spec.loader.exec_module(module)
+        return
+
+
+def _is_copy(path: "str | None") -> bool:
+    try:
+        with open(path or "", "rb") as file:
+            return _MARK in file.read(1024)
+    except OSError:
+        return False
+
+
+_activate()
+_run_shadowed()
