@@ -6,8 +6,9 @@ twice that on a server that decodes speculatively). Only the last R positions of
 
 When decode's ring has ``k * R`` rows, prefill's ring is written k times over into it. Decode then finds location x at
 row ``x % (k * R)`` of its ring; that row holds prefill's row ``x % (k * R) % R``, which is ``x % R``: the row where
-prefill keeps x. So all of the last R positions are right, wherever in the ring they lie. Seen from the sender, decode's
-buffer becomes one of items as long as prefill's, k of them for each page index.
+prefill keeps x. So all of the last R positions are right, wherever in the ring they lie. (Pages hold whole rings of
+prefill's, ``page_size % R == 0``, as SGLang's kernels check.) Seen from the sender, decode's buffer becomes one of
+items as long as prefill's, k of them for each page index.
 """
 
 from __future__ import annotations

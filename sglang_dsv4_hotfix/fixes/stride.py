@@ -77,7 +77,8 @@ def _split(part: Part, peer: Peer) -> list[Part]:
     if not differing:
         return [part]
     copies = _ring_multiple(name, source, destination, pairs, differing)
-    if not _dtype_is_equal(peer, part):
+    _check_page_size(name, peer)
+    if not _dtype_is_equal(peer):
         i, j = differing[0]
         raise Refused(
             f"{name}: entry {i} has {source[i]} bytes a page index on prefill and {destination[j]} on decode, and as "
@@ -134,7 +135,22 @@ def _ring_multiple(
     return multiple
 
 
-def _dtype_is_equal(peer: Peer, part: Part) -> bool:
+def _check_page_size(name: str, peer: Peer) -> None:
+    """Refuses pages that do not hold whole rings: a row's place in the ring would depend on the page's number.
+
+    Such servers do not exist as far as SGLang's own kernels go: ``c_plan.cuh`` checks that ``swa_page_size`` is a
+    multiple of ``ring_size``. Where the ratio-128 rings have a component of their own, the others have 8 rows.
+    """
+    page_size = getattr(peer.manager.kv_args, "page_size", None)
+    ring = 8 if _request_scoped(peer) else 128
+    if isinstance(page_size, int) and page_size % ring:
+        raise Refused(
+            f"{name}: decode's rings are longer than prefill's, and with pages of {page_size} tokens, which do not hold "
+            f"whole rings of {ring} rows, they cannot be filled page by page. Use --page-size 256 on both sides."
+        )
+
+
+def _dtype_is_equal(peer: Peer) -> bool:
     """Whether rings of twice the length can only be longer, not wider.
 
     Prefill's own dtype is float32 by default, and there is none wider. With a narrower one, a component with the
@@ -144,8 +160,12 @@ def _dtype_is_equal(peer: Peer, part: Part) -> bool:
     variable = getattr(envs, _DTYPE_VARIABLE, None)
     if variable is None or str(variable.get()).strip().lower() in ("float32", "fp32"):
         return True
-    others = [other for other in peer.parts() if _plain(other.state_type) in _REQUEST_SCOPED]
+    others = _request_scoped(peer)
     return bool(others) and all(peer.source_lengths(other) == peer.destination_lengths(other) for other in others)
+
+
+def _request_scoped(peer: Peer) -> list[Part]:
+    return [part for part in peer.parts() if _plain(part.state_type) in _REQUEST_SCOPED]
 
 
 def _part(part: Part, pairs: list[tuple[int, int]], copies: int) -> Part:

@@ -1,0 +1,267 @@
+"""What a patched manager sends, refuses and reports; the managers are those of builds.py."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from builds import ListManager, Manager, Pools, Request, ScalarManager, list_pair, scalar_pair
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+# Two SWA pages, compressor rings of ratio 4 and 128, an indexer ring: DeepSeek-V4's order, with small rows.
+SWA = 576
+FLAT = [SWA, SWA, 8 * 32, 128 * 16, 8 * 8]
+SPECULATIVE = [SWA, SWA, 16 * 32, 256 * 16, 16 * 8]
+
+
+def numbered(item_lengths: list[int], pages: int = 12) -> Pools:
+    """Prefill's pools: every byte tells its buffer and row apart from its neighbours'."""
+    pools = Pools(item_lengths, pages)
+    for entry, buffer in enumerate(pools.buffers):
+        buffer[:] = (np.arange(buffer.size) // 8 * 7 + entry * 31) % 251
+    return pools
+
+
+def send(manager: Any, peer: Any, request: Request, indices: Any) -> tuple[Any, int]:
+    """The two calls of transfer_worker for the last chunk; returns both values."""
+    extra = [peer.dst_state_data_ptrs] if isinstance(manager, ScalarManager) else []
+    result = manager.maybe_send_extra(request, indices, *extra, None, peer)
+    return result, manager.send_aux(request, 0, [])
+
+
+def expected(prefill: Pools, decode: Pools, pairs: list[tuple[int, int]]) -> list[np.ndarray]:
+    """Decode's buffers with each of the pairs' items in place, as often as they fit; the rest as it was."""
+    result = []
+    for source, length, wide in zip(prefill.buffers, prefill.item_lengths, decode.item_lengths, strict=True):
+        buffer = np.full(decode.pages * wide, decode.fill, dtype=np.uint8)
+        for i, j in pairs:
+            item = source[i * length : (i + 1) * length]
+            buffer[j * wide : (j + 1) * wide] = np.tile(item, wide // length)
+        result.append(buffer)
+    return result
+
+
+def same(buffers: list[np.ndarray], others: list[np.ndarray]) -> bool:
+    return all(np.array_equal(buffer, other) for buffer, other in zip(buffers, others, strict=True))
+
+
+@pytest.mark.parametrize("lengths", [FLAT, SPECULATIVE], ids=["equal", "decode speculates"])
+@pytest.mark.parametrize(
+    ("source", "destination", "pairs"),
+    [
+        ([5, 6], [3, 9], [(5, 3), (6, 9)]),
+        ([5, 6, 7], [3, 9], [(5, 3), (6, 9)]),
+        ([5], [3, 9], [(5, 3)]),
+        ([], [3], []),
+        ([5], [], []),
+    ],
+)
+def test_scalar_dsv4_arrives(
+    patched: Callable[..., None], lengths: list[int], source: list[int], destination: list[int], pairs: Any
+) -> None:
+    patched(ScalarManager)
+    prefill, decode = numbered(FLAT), Pools(lengths, 12, fill=255)
+    manager, peer = scalar_pair("dsv4", prefill, decode)
+    request = Request(1, destination)
+    assert send(manager, peer, request, np.array(source)) == (0, 0)
+    assert same(decode.buffers, expected(prefill, decode, pairs))
+    assert len(manager.engine_calls) == (0 if not pairs else 1 if lengths is FLAT else 2)
+    assert manager.kv_args.state_type == "dsv4"
+    assert request.dst_state_indices == destination
+
+
+def test_without_the_patch_dsv4_is_lost() -> None:
+    prefill, decode = numbered(FLAT), Pools(FLAT, 12, fill=255)
+    manager, peer = scalar_pair("dsv4", prefill, decode)
+    assert send(manager, peer, Request(1, [3]), [5]) == (0, 0)
+    assert not manager.engine_calls
+
+
+def test_without_the_patch_wider_rings_are_misplaced() -> None:
+    prefill, decode = numbered(FLAT), Pools(SPECULATIVE, 12, fill=255)
+    manager, peer = scalar_pair("swa", prefill, decode)
+    assert send(manager, peer, Request(1, [6]), [5]) == (0, 0)
+    assert not same(decode.buffers, expected(prefill, decode, [(5, 6)]))
+    assert (decode.buffers[2][3 * 512 : 4 * 512] != 255).any(), "item 6 of 256 bytes is decode's page 3"
+
+
+@pytest.mark.parametrize("kind", ["swa", "nsa", "none", "mamba"])
+def test_other_scalar_types_are_the_builds_own_call(patched: Callable[..., None], kind: str) -> None:
+    prefill, plain, wrapped = numbered(FLAT), Pools(FLAT, 12, fill=255), Pools(FLAT, 12, fill=255)
+    manager, peer = scalar_pair(kind, prefill, plain)
+    outcome = send(manager, peer, Request(1, [3, 4]), [5, 6])
+    patched(ScalarManager)
+    other, other_peer = scalar_pair(kind, prefill, wrapped)
+    assert send(other, other_peer, Request(1, [3, 4]), [5, 6]) == outcome
+    assert same(plain.buffers, wrapped.buffers)
+    assert len(other.engine_calls) == len(manager.engine_calls)
+
+
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_list_builds_split_only_what_differs(patched: Callable[..., None], data: st.DataObject) -> None:
+    patched(ListManager)
+    wide = data.draw(st.lists(st.booleans(), min_size=1, max_size=6))
+    rows = data.draw(st.lists(st.integers(1, 9), min_size=len(wide), max_size=len(wide)))
+    source = [SWA, *(8 * row for row in rows)]
+    destination = [SWA, *(8 * row * (2 if twice else 1) for row, twice in zip(rows, wide, strict=True))]
+    pages = data.draw(st.lists(st.integers(0, 11), max_size=4, unique=True))
+    targets = data.draw(st.lists(st.integers(0, 11), min_size=len(pages), max_size=len(pages), unique=True))
+    first = (numbered(source), Pools(destination, 12, fill=255))
+    second = (numbered([SWA]), Pools([SWA], 12, fill=254))
+    manager, peer = list_pair([("swa", *first), ("swa", *second)])
+    assert send(manager, peer, Request(1, [targets, targets]), [pages, pages]) == (0, 0)
+    pairs = list(zip(pages, targets, strict=True))
+    assert same(first[1].buffers, expected(*first, pairs))
+    assert same(second[1].buffers, expected(*second, pairs))
+    calls = 2 + any(wide) if pages else 0
+    assert len(manager.engine_calls) == calls
+
+
+@pytest.mark.parametrize("indices", [[None, [5]], [None], [[5], None], []], ids=str)
+def test_components_without_indices_stay_without(patched: Callable[..., None], indices: list[Any]) -> None:
+    patched(ListManager)
+    first = (numbered(FLAT), Pools(SPECULATIVE, 12, fill=255))
+    second = (numbered([SWA]), Pools([SWA], 12, fill=255))
+    manager, peer = list_pair([("swa", *first), ("dsa", *second)])
+    assert send(manager, peer, Request(1, [[3], [4]]), indices) == (0, 0)
+    assert same(first[1].buffers, expected(*first, [(5, 3)] if indices[:1] == [[5]] else []))
+    assert same(second[1].buffers, expected(*second, [(5, 4)] if indices[1:] == [[5]] else []))
+
+
+REFUSED = {
+    "prefill speculates": (SPECULATIVE, FLAT, "entry 2 has 512 bytes a page index on prefill and 256 on decode"),
+    "online compression": (FLAT, [SWA, SWA, 256, 48, 64], "entry 3 has 2048 bytes a page index on prefill and 48"),
+    "decode's rings are four times": (FLAT, [SWA, SWA, 1024, 8192, 256], "entry 2 has 256 bytes"),
+    "rings of different multiples": (FLAT, [SWA, SWA, 512, 2048, 192], "entry 4 has 64 bytes"),
+    "pages of another size": (FLAT, [2 * SWA, 2 * SWA, 256, 2048, 64], "entry 0 has 576 bytes"),
+    "one entry more": (FLAT, [SWA, SWA, SWA, 256, 2048, 64], "prefill has 5 entries and decode 6"),
+    "one entry more, at the end": (FLAT, [*FLAT, 64], "prefill has 5 entries and decode 6"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("shape", ["scalar", "list"])
+def test_refused_layouts(patched: Callable[..., None], caplog: pytest.LogCaptureFixture, name: str, shape: str) -> None:
+    source, destination, message = REFUSED[name]
+    prefill, decode = numbered(source), Pools(destination, 12, fill=255)
+    if shape == "scalar":
+        patched(ScalarManager)
+        manager, peer = scalar_pair("dsv4", prefill, decode)
+        outcome = send(manager, peer, Request(7, [3]), [5])
+    else:
+        patched(ListManager)
+        manager, peer = list_pair([("swa", prefill, decode)])
+        outcome = send(manager, peer, Request(7, [[3]]), [[5]])
+    assert outcome == (0, -1)
+    assert not manager.engine_calls
+    assert not manager.aux_sent
+    assert message in manager.failures[7]
+    assert "Usual causes: speculative decoding on prefill only" in manager.failures[7]
+    assert [record.levelno for record in caplog.records if "room 7" in record.message] == [logging.ERROR]
+
+
+@pytest.mark.parametrize(("page_size", "fits"), [(64, False), (192, False), (128, True), (256, True)])
+def test_pages_that_do_not_hold_whole_rings_are_refused(
+    patched: Callable[..., None], page_size: int, fits: bool
+) -> None:
+    patched(ScalarManager)
+    prefill, decode = numbered(FLAT), Pools(SPECULATIVE, 12, fill=255)
+    manager, peer = scalar_pair("dsv4", prefill, decode)
+    manager.kv_args.page_size = page_size
+    assert send(manager, peer, Request(1, [3]), [5]) == (0, 0 if fits else -1)
+    assert bool(manager.engine_calls) is fits
+    assert fits or "Use --page-size 256 on both sides." in manager.failures[1]
+
+
+def test_homogeneous_lists_of_different_length_are_left_to_the_build(patched: Callable[..., None]) -> None:
+    patched(ScalarManager)
+    prefill, decode = numbered([64, 64]), Pools([64, 64, 64], 12, fill=255)
+    manager, peer = scalar_pair("nsa", prefill, decode)
+    assert send(manager, peer, Request(1, [3]), [5]) == (0, 0)
+    assert same(decode.buffers[:2], expected(prefill, Pools([64, 64], 12, fill=255), [(5, 3)]))
+    assert (decode.buffers[2] == 255).all()
+
+
+@pytest.mark.parametrize("fault", ["refused by the engine", "raises"])
+def test_a_failed_send_fails_its_request_alone(patched: Callable[..., None], fault: str) -> None:
+    patched(ScalarManager)
+    prefill, decode = numbered(FLAT), Pools(FLAT, 12, fill=255)
+    manager, peer = scalar_pair("nsa", prefill, decode)
+    if fault == "raises":
+        manager.regions = []
+    else:
+        manager.engine_result = -7
+    bad, good = Request(1, [3]), Request(2, [4])
+    assert send(manager, peer, bad, [5])[1] == -1
+    wanted = "Region" if fault == "raises" else "returned -7"
+    assert wanted in manager.failures[1]
+    manager.engine_result, manager.regions = 0, decode.buffers
+    assert send(manager, peer, good, [6]) == (0, 0)
+    assert manager.aux_sent == [2]
+    assert list(manager.failures) == [1]
+    assert not [name for name in vars(bad) if "hotfix" in name], "the mark is gone with the answer"
+
+
+def test_without_status_an_exception_stays_the_builds_own(patched: Callable[..., None]) -> None:
+    patched(ScalarManager, "dispatch")
+    prefill, decode = numbered(FLAT), Pools(FLAT, 12, fill=255)
+    manager, peer = scalar_pair("dsv4", prefill, decode)
+    manager.regions = []
+    with pytest.raises(Exception, match="bytes at"):
+        send(manager, peer, Request(1, [3]), [5])
+
+
+def test_the_peer_is_worked_out_once_and_again_when_it_registers_anew(
+    patched: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sglang_dsv4_hotfix.fixes import stride
+
+    asked: list[int] = []
+    real = stride.entry_pairs
+    monkeypatch.setattr(stride, "entry_pairs", lambda *args: asked.append(1) or real(*args))
+    patched(ScalarManager)
+    prefill, decode = numbered(FLAT), Pools(SPECULATIVE, 12, fill=255)
+    manager, peer = scalar_pair("dsv4", prefill, decode)
+    for room in range(3):
+        send(manager, peer, Request(room, [3]), [5])
+    assert len(asked) == 1
+    _, again = scalar_pair("dsv4", prefill, decode)
+    send(manager, again, Request(4, [3]), [5])
+    assert len(asked) == 2
+
+
+def test_first_changed_transfer_is_logged(patched: Callable[..., None], caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    patched(ScalarManager)
+    prefill, decode = numbered(FLAT), Pools(SPECULATIVE, 12, fill=255)
+    manager, peer = scalar_pair("dsv4", prefill, decode)
+    send(manager, peer, Request(41, [3, 4]), [5, 6])
+    send(manager, peer, Request(42, [3, 4]), [5, 6])
+    lines = [(record.levelno, record.getMessage()) for record in caplog.records if "state sent as" in record.message]
+    size = 2 * (2 * SWA + 2 * (256 + 2048 + 64))
+    text = f'state sent as 2 "nsa" buffers + 3 "nsa" buffers, each ring 2 times; 2 page indices, {size} bytes'
+    assert lines == [
+        (logging.INFO, f"first changed transfer: room 41: {text}"),
+        (logging.DEBUG, f"room 42: {text}"),
+    ]
+
+
+def test_a_manager_that_was_patched_by_instance_is_not_rehearsed_on(patched: Callable[..., None]) -> None:
+    """An instance's own sender is bound to the real engine; the layout stays the build's affair then."""
+    patched(ScalarManager)
+    prefill, decode = numbered(FLAT), Pools(SPECULATIVE, 12, fill=255)
+    manager, peer = scalar_pair("swa", prefill, decode)
+    calls: list[int] = []
+
+    def own(*args: Any) -> Any:
+        calls.append(1)
+        return Manager.get_mla_kv_ptrs_with_pp(manager, *args)
+
+    manager.get_mla_kv_ptrs_with_pp = own  # type: ignore[method-assign]
+    send(manager, peer, Request(1, [3]), [5])
+    assert len(calls) <= 1
