@@ -145,8 +145,8 @@ def _check_page_size(name: str, peer: Peer) -> None:
     ring = 8 if _request_scoped(peer) else 128
     if isinstance(page_size, int) and page_size % ring:
         raise Refused(
-            f"{name}: decode's rings are longer than prefill's, and with pages of {page_size} tokens, which do not hold "
-            f"whole rings of {ring} rows, they cannot be filled page by page. Use --page-size 256 on both sides."
+            f"{name}: decode's rings are longer than prefill's, and with pages of {page_size} tokens, which do not "
+            f"hold whole rings of {ring} rows, they cannot be filled page by page. Use --page-size 256 on both sides."
         )
 
 

@@ -1,7 +1,7 @@
 """Managers of both signature shapes that move bytes within this process, for the unit tests.
 
-Stand-ins for an SGLang build, so that properties can be tested over thousands of layouts; the same properties are tested
-over real builds and the real engine in tests/pd. Only what a build and this package have in common is here: names,
+Stand-ins for an SGLang build, so that properties can be tested over thousands of layouts; tests/pd tests the same
+properties over real builds and the real engine. Only what a build and this package have in common is here: names,
 parameters, and the address arithmetic ``pointer + index * prefill's item length``.
 """
 
