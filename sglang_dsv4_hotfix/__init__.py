@@ -1,7 +1,7 @@
 """Makes DeepSeek-V4 prefill/decode disaggregation over Mooncake correct on released SGLang builds.
 
-Switched on with ``SGLANG_DSV4_HOTFIX=1``. With the toggle off this file is all that is ever loaded, so it imports
-nothing at module level: every Python process of an environment reads it at start-up.
+Switched on with ``SGLANG_DSV4_HOTFIX=1``. With the toggle unset not even this file is loaded; with it set, every Python
+process of an environment reads this file at start-up, so it imports nothing at module level.
 """
 
 __version__ = "0.1.0"
@@ -18,19 +18,25 @@ def activate() -> None:
     if not os.environ.get("SGLANG_DSV4_HOTFIX"):
         return
     try:
-        from . import toggle, watcher
+        from . import toggle
 
         if toggle.enabled():
+            from . import watcher
+
             watcher.watch()
     except Exception as error:  # an interpreter's start, or SGLang's, must survive whatever is broken in here
-        import sys
+        _say_broken(error)
 
-        if sys.stderr is not None:
-            print(
-                f"sglang_dsv4_hotfix: could not be activated ({type(error).__name__}: {error}); SGLang runs unpatched. "
-                "Reinstall the package, or unset SGLANG_DSV4_HOTFIX.",
-                file=sys.stderr,
-            )
+
+def _say_broken(error: Exception) -> None:
+    import sys
+
+    if sys.stderr is not None:
+        print(
+            f"sglang_dsv4_hotfix: could not be activated ({type(error).__name__}: {error}); SGLang runs unpatched. "
+            "Reinstall the package, or unset SGLANG_DSV4_HOTFIX.",
+            file=sys.stderr,
+        )
 
 
 def deactivate() -> None:

@@ -15,6 +15,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="sglang-dsv4-hotfix", description=__doc__)
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands.add_parser("check", add_help=False, help="judge an SGLang installation without importing it")
     commands.add_parser(
         "selftest",
         add_help=False,
@@ -22,6 +23,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     commands.add_parser("path", help="print what to put on PYTHONPATH where .pth files are not read")
     arguments, rest = parser.parse_known_args(argv)
+    if arguments.command == "check":
+        from . import check
+
+        return check.main(rest)
     if arguments.command == "selftest":
         from .selftest import run
 

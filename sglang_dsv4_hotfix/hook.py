@@ -24,37 +24,51 @@ _WRAPT_REQUIREMENT = "wrapt>=1.15,<3"
 _undo: list[Callable[[], None]] = []
 _reverted = False
 
+#: What on_import has seen: activate() may be called again, and must not lead to a second wrapper or a second report.
+_judged: ModuleType | None = None
+
 
 def register(target: str) -> bool:
     """Registers on_import with wrapt for the module ``target``. False, and one warning, when wrapt is not usable."""
     global _reverted
     _reverted = False
+    unusable = wrapt_problem()
+    if unusable is not None:
+        report.problem(unusable)
+        return False
+    import wrapt
+
+    wrapt.register_post_import_hook(on_import, target)
+    return True
+
+
+def wrapt_problem() -> str | None:
+    """Why wrapt cannot be used here and what to do about it; None when it can. Imports wrapt."""
     try:
         import wrapt
 
         found = str(wrapt.__version__)
         version = tuple(int(number) for number in found.split(".")[:2])
     except Exception as error:
-        report.problem(
+        return (
             f"wrapt cannot be imported ({type(error).__name__}: {error}); SGLang runs unpatched. "
             f"Run: pip install '{_WRAPT_REQUIREMENT}'"
         )
-        return False
     if not (1, 15) <= version < (3,):
-        report.problem(f"wrapt {found} does not fit; SGLang runs unpatched. Run: pip install '{_WRAPT_REQUIREMENT}'")
-        return False
-    wrapt.register_post_import_hook(on_import, target)
-    return True
+        return f"wrapt {found} does not fit; SGLang runs unpatched. Run: pip install '{_WRAPT_REQUIREMENT}'"
+    return None
 
 
 def on_import(conn: ModuleType) -> None:
     """Called by wrapt with the imported module. Never raises."""
-    if _reverted or _undo:
+    global _judged
+    if _reverted or conn is _judged:
         return
+    _judged = conn
     try:
         _patch(conn)
     except Exception as error:
-        revert()
+        _put_back()
         report.problem(
             f"the hook failed ({type(error).__name__}: {error}); SGLang runs unpatched. Please report this with the "
             f"output of: sglang-dsv4-hotfix check"
@@ -63,10 +77,14 @@ def on_import(conn: ModuleType) -> None:
 
 def revert() -> None:
     """Puts back every attribute that is still ours; what lies below somebody else's wrapper stays, as a no-op."""
-    global _reverted
+    global _reverted, _judged
+    _put_back()
+    _reverted, _judged = True, None
+
+
+def _put_back() -> None:
     while _undo:
         _undo.pop()()
-    _reverted = True
     report.forget()
 
 

@@ -61,10 +61,13 @@ def forget() -> None:
 
 
 def problem(text: str) -> None:
-    """One warning for something that keeps the process unpatched."""
+    """One warning for something that keeps the process unpatched, however often it is met."""
     global _problem
+    if text == _problem:
+        return
     _problem = text
-    LOG.warning("%s", text)
+    # With the name: SGLang's log format leaves out the logger's.
+    LOG.warning("sglang_dsv4_hotfix: %s", text)
 
 
 def summary(outcomes: dict[str, Outcome]) -> str:

@@ -29,7 +29,13 @@ class _Watcher:
         if fullname != TARGET:
             return None
         unwatch()
-        if not _register_hook():
+        try:
+            if not _register_hook():
+                return None
+        except Exception as error:  # SGLang's import must survive whatever is broken in here
+            from . import _say_broken
+
+            _say_broken(error)
             return None
         # wrapt has just put its own finder in front of this one. The import system is past that place in its list and
         # would not come back to it, so the search is started anew here.
