@@ -23,7 +23,7 @@ PYTEST := $(VENV)/bin/python -m pytest -n 2 --dist worksteal
 .PHONY: selftest test lint matrix clean system
 
 selftest: system
-	$(PYTHON) tests/environments.py $(SGLANG) --run -m sglang_dsv4_hotfix.cli selftest --hotfix both
+	@$(PYTHON) tests/environments.py $(SGLANG) --run -m sglang_dsv4_hotfix.cli selftest --hotfix both
 
 test: lint
 	$(VENV)/bin/python tests/environments.py --all
@@ -41,7 +41,7 @@ clean:
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 system:
-	scripts/system_packages.sh $(PYTHON)
+	@scripts/system_packages.sh $(PYTHON)
 
 # The file is written last: an installation that was interrupted is not taken for a whole one.
 $(VENV)/complete: tests/requirements.txt | system

@@ -32,6 +32,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -43,6 +44,9 @@ TESTS = Path(__file__).resolve().parent
 REPOSITORY = TESTS.parent
 REQUIREMENTS = TESTS / "releases" / "requirements.txt"
 TORCHVISION_STANDIN = TESTS / "standins" / "torchvision"
+
+# The lock that this thread builds under, if any.
+_held = threading.local()
 
 # What would make a child process differ from machine to machine.
 _NOT_INHERITED = ("PYTHON", "SGLANG_", "MC_", "MOONCAKE_", "VIRTUAL_ENV", "HF_")
@@ -178,7 +182,11 @@ def _locked(path: Path) -> Iterator[None]:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+        _held.lock = file.fileno()
+        try:
+            yield
+        finally:
+            _held.lock = None
 
 
 def _wheel(environment: Path, source: Path, destination: Path) -> Path:
@@ -194,6 +202,7 @@ def _pip(environment: Path, command: str, *arguments: str | Path) -> None:
 def _run(*command: str | Path) -> str:
     # From an empty directory and without the caller's PYTHON*, so that only the environment's own packages are seen.
     variables = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    lock = getattr(_held, "lock", None)
     with tempfile.TemporaryDirectory() as empty:
         done = subprocess.run(
             [str(part) for part in command],
@@ -202,6 +211,8 @@ def _run(*command: str | Path) -> str:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
+            # Should this process be killed, pip goes on for a while, and the next builder has to wait for it.
+            pass_fds=() if lock is None else (lock,),
         )
     if done.returncode != 0:
         line = " ".join(str(part) for part in command)
