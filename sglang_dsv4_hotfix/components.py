@@ -23,6 +23,7 @@ from typing import Any
 
 from . import rings
 from .build import Unreadable, parameters
+from .refusal import Refused
 from .views import View
 
 #: Binds a method to a manager, or to a view of one.
@@ -157,6 +158,7 @@ class Shown:
                 self._registration(peer, self._lists(peer.registration, "dst_state_", components)),
             )
         else:
+            self._lengths = list(kv_args.state_item_lens)
             self._kv_args = tuple(
                 View(kv_args, {**self._entries(kv_args, "state_", part), "state_type": part.state_type})
                 for part in self.parts
@@ -172,7 +174,7 @@ class Shown:
         return self._send_scalars(method, manager, args, kwargs)
 
     def amount(self, indices: Any) -> tuple[int, int]:
-        """Page indices and bytes that a call with prefill's ``indices`` sends, as far as decode has room for them."""
+        """Page indices and bytes of a call with these indices of prefill's, for the log."""
         if not self._signature.is_list:
             return len(indices), len(indices) * sum(self._bytes_per_page)
         counts = [len(lists) if lists is not None else 0 for lists in indices]
@@ -213,6 +215,13 @@ class Shown:
         if not pages:
             return 0
         pointers = signature.get("dst_state_data_ptrs", args, kwargs)
+        if len(pointers) != len(self._lengths) and rings.is_heterogeneous(self._lengths):
+            # Where decode's item lengths are known, the stride fix has judged this already.
+            raise Refused(
+                f"prefill has {len(self._lengths)} state buffers and decode {len(pointers)}, and this build has no "
+                "mapping for buffers of several kinds. Usual causes: different pipeline-parallel sizes, or draft layers "
+                "on one side only."
+            )
         result = 0
         for part, kv_args, registration in zip(self.parts, self._kv_args, self._registrations, strict=True):
             values = {

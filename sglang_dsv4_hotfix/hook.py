@@ -66,6 +66,7 @@ def on_import(conn: ModuleType) -> None:
         return
     _judged = conn
     try:
+        _put_back()  # of a module that has been imported anew; never two wrappers
         _patch(conn)
     except Exception as error:
         _put_back()

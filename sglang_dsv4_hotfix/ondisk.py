@@ -66,11 +66,13 @@ class OnDiskBuild:
 
     def _method(self, name: str) -> tuple[_Module, ast.FunctionDef]:
         for module, statement in self._classes(MANAGER):
-            bound = _bindings(statement.body).get(name)
+            bindings = _bindings(statement.body)
+            bound = bindings.get(name)
             if isinstance(bound, ast.Assign) and isinstance(bound.value, ast.Name):
                 # "method = other": another method of the class, or a function of the module.
                 other = bound.value.id
-                bound = _bindings(statement.body).get(other) or self._resolve(module, other)[1]
+                own = bindings.get(other)
+                module, bound = self._resolve(module, other) if own in (None, bound) else (module, own)
             if isinstance(bound, ast.FunctionDef):
                 return module, bound
             if bound is not None:

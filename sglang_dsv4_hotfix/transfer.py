@@ -50,20 +50,22 @@ class StateTransfer:
         if not self.active:
             return wrapped(*args, **kwargs)
         request = self._signature.get("req", args, kwargs)
+        sending = False
         try:
             shown = self._shown(manager, request, args, kwargs)
+            sending = True
+            result = wrapped(*args, **kwargs) if shown is None else shown.send(self._method, manager, args, kwargs)
         except Refused as refusal:
             return self._fail(request, f"state was not sent: {refusal}")
         except Exception as error:
-            # Sending as the build would have done could be silently wrong, which is what this package is there for.
-            reason = f"state was not sent: it could not be worked out how ({type(error).__name__}: {error})"
-            return self._fail(request, reason, traceback=True)
-        try:
-            result = wrapped(*args, **kwargs) if shown is None else shown.send(self._method, manager, args, kwargs)
-        except Exception as error:
-            if not self._contain:
+            if not sending:
+                # To send as the build would have done could be silently wrong.
+                reason = f"state was not sent: it could not be worked out how ({type(error).__name__}: {error})"
+            elif self._contain:
+                reason = f"sending state raised {type(error).__name__}: {error}"
+            else:
                 raise
-            return self._fail(request, f"sending state raised {type(error).__name__}: {error}", traceback=True)
+            return self._fail(request, reason, traceback=True)
         if result and self._value_is_dropped:
             self._fail(request, f"the engine refused the state write (returned {result})")
         elif shown is not None:

@@ -121,6 +121,15 @@ class ScalarManager(Manager):
         )
 
 
+class EarlyManager(Manager):
+    """Like ScalarManager, but prefill is not told decode's item lengths: 0.5.4 to 0.5.8.post1."""
+
+    def maybe_send_extra(
+        self, req: Any, prefill_state_indices: list[int], dst_state_data_ptrs: list[int], executor: Any
+    ) -> int:
+        return ScalarManager.maybe_send_extra(self, req, prefill_state_indices, dst_state_data_ptrs, executor)
+
+
 class ListManager(Manager):
     """One list an attribute, one entry a component: 0.5.12 on."""
 

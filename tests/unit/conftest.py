@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 
 import pytest
-from builds import ListManager, ScalarManager
+from builds import EarlyManager, ListManager, ScalarManager
 
 from sglang_dsv4_hotfix import hook
 
@@ -24,5 +24,5 @@ def patched(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
 
     yield patch
     hook.revert()
-    for manager in (ScalarManager, ListManager):
+    for manager in (EarlyManager, ScalarManager, ListManager):
         assert type(vars(manager)["maybe_send_extra"]).__name__ == "function"

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from builds import ListManager, Manager, Pools, Request, ScalarManager, list_pair, scalar_pair
+from builds import EarlyManager, ListManager, Manager, Pools, Request, ScalarManager, list_pair, scalar_pair
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -176,6 +176,22 @@ def test_pages_that_do_not_hold_whole_rings_are_refused(
     assert send(manager, peer, Request(1, [3]), [5]) == (0, 0 if fits else -1)
     assert bool(manager.engine_calls) is fits
     assert fits or "Use --page-size 256 on both sides." in manager.failures[1]
+
+
+@pytest.mark.parametrize("extra", [[], [64]], ids=["equal", "one entry more on decode"])
+def test_builds_that_are_not_told_the_lengths(patched: Callable[..., None], extra: list[int]) -> None:
+    patched(EarlyManager)
+    prefill, decode = numbered(FLAT), Pools([*FLAT, *extra], 12, fill=255)
+    manager, _ = scalar_pair("dsv4", prefill, decode)
+    early = EarlyManager(manager.kv_args, decode.buffers)
+    request = Request(1, [3])
+    assert early.maybe_send_extra(request, [5], decode.pointers, None) == 0
+    assert early.send_aux(request, 0, []) == (-1 if extra else 0)
+    if extra:
+        assert not early.engine_calls
+        assert "prefill has 5 state buffers and decode 6" in early.failures[1]
+    else:
+        assert same(decode.buffers, expected(prefill, decode, [(5, 3)]))
 
 
 def test_homogeneous_lists_of_different_length_are_left_to_the_build(patched: Callable[..., None]) -> None:
