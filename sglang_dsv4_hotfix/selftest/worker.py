@@ -183,11 +183,17 @@ class Worker:
     # Faults and observers. Each is put on the instance, so that the class, and what wraps its methods, stays as it is.
 
     def do_raise_in_sender(self, name: str, message: str, pages: list[int]) -> None:
-        """Injected fault: the build's generic sender raises when it is to send one of these state pages."""
+        """Injected fault: the build's generic sender raises for one of these pages of the first state component.
+
+        No pages take the fault away.
+        """
         managed = self.managed[name]
+        vars(managed.manager).pop("_send_kvcache_generic", None)
+        if not pages:
+            return
         original = managed.manager._send_kvcache_generic
         signature = inspect.signature(original)
-        state = {buffer.pointer for buffer in managed.buffers if buffer.group == "state"}
+        state = {buffer.pointer for buffer in managed.buffers if buffer.group == "state" and buffer.component == 0}
 
         def raising(*args: Any, **kwargs: Any) -> Any:
             arguments = signature.bind(*args, **kwargs).arguments
@@ -291,7 +297,8 @@ def serve(role: str, reply: Callable[[dict[str, Any]], None]) -> None:
 
 def failure(error: Exception) -> dict[str, Any]:
     traceback.print_exception(error, file=sys.stderr)
-    return {"ok": False, "error": f"{type(error).__name__}: {error}", "cannot_run": isinstance(error, CannotRun)}
+    known = isinstance(error, CannotRun)
+    return {"ok": False, "error": str(error) if known else f"{type(error).__name__}: {error}", "cannot_run": known}
 
 
 def main() -> None:
