@@ -100,17 +100,32 @@ class Result:
         return dataclasses.asdict(self)
 
 
-def dsv4_requests(pair: Pair, prefill: Manager, decode: Manager, process: Process | None = None) -> list[Request]:
-    """A request of each of LENGTHS, on other pages, slots and aux entries on decode than on prefill.
+def dsv4_requests(
+    pair: Pair,
+    prefill: Manager,
+    decode: Manager,
+    process: Process | None = None,
+    lengths: Sequence[int] = LENGTHS,
+    shuffle: Callable[[list[int]], None] = lambda pages: None,
+) -> list[Request]:
+    """A request of each of `lengths` tokens, on other pages, slots and aux entries on decode than on prefill.
 
-    Decode's SWA pages are its last ones, so that an address computed with too short an item lands on pages of nobody.
-    Indices of components that belong to a request slot come from the release's own functions.
+    Decode's SWA pages are its last ones, so that an address computed with too short an item lands on pages of nobody;
+    `shuffle` may put each list of free pages into another order. Indices of components that belong to a request slot
+    come from the release's own functions.
     """
     page_size = prefill.spec.page_size
-    prefill_kv, decode_kv = iter(range(prefill.spec.pages)), iter(reversed(range(1, decode.spec.pages)))
-    prefill_swa, decode_swa = iter(range(1, prefill.spec.pages)), iter(reversed(range(decode.spec.pages)))
+    free = (
+        list(range(prefill.spec.pages)),
+        list(reversed(range(1, decode.spec.pages))),
+        list(range(1, prefill.spec.pages)),
+        list(reversed(range(decode.spec.pages))),
+    )
+    for pages in free:
+        shuffle(pages)
+    prefill_kv, decode_kv, prefill_swa, decode_swa = (iter(pages) for pages in free)
     requests = []
-    for number, length in enumerate(LENGTHS):
+    for number, length in enumerate(lengths):
         count = -(-length // page_size)
         window = layouts.window_pages(length, page_size)
         tokens = Tokens(
