@@ -5,6 +5,7 @@
 #   make test                     every check and test
 #   make lint                     only the checks
 #   make matrix RELEASE=0.5.16    the tests that run on one SGLang release (without RELEASE: on each)
+#   make bench                    what the hotfix costs, in ratios measured side by side
 #   make clean                    what these commands leave in this directory
 #
 # What SGLang needs (torch, Mooncake, each release) is installed once, outside of this directory, into
@@ -15,12 +16,13 @@ PYTHON ?= python3
 SGLANG ?= 0.5.11
 RELEASE ?=
 PYTEST_ARGS ?=
+BENCH_ARGS ?=
 
 VENV := .venv
 # Two at a time: most tests wait for a process that imports SGLang, and CI has two cores.
 PYTEST := $(VENV)/bin/python -m pytest -n 2 --dist worksteal
 
-.PHONY: selftest test lint matrix clean system
+.PHONY: selftest test lint matrix bench clean system
 
 selftest: system
 	@$(PYTHON) tests/environments.py $(SGLANG) --run -m sglang_dsv4_hotfix.cli selftest --hotfix both
@@ -31,10 +33,14 @@ test: lint
 
 lint: $(VENV)/complete
 	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy --strict
 
 matrix: $(VENV)/complete
 	$(PYTEST) $(wildcard tests/releases tests/pd) $(if $(RELEASE),--release $(RELEASE)) $(PYTEST_ARGS)
+
+bench:
+	$(PYTHON) -m benchmarks $(BENCH_ARGS)
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -205,7 +205,7 @@ class Shown:
         if len(source) != len(destination):
             # 0.5.11 cuts the longer list to the common prefix; builds before it raise, or pair wrongly.
             _LOG.warning(
-                "room %s: prefill has %d state page indices and decode %d; the first %d are sent",
+                "sglang_dsv4_hotfix: room %s: prefill has %d state page indices and decode %d; the first %d are sent",
                 getattr(request, "room", None),
                 len(source),
                 len(destination),
@@ -219,8 +219,8 @@ class Shown:
             # Where decode's item lengths are known, the stride fix has judged this already.
             raise Refused(
                 f"prefill has {len(self._lengths)} state buffers and decode {len(pointers)}, and this build has no "
-                "mapping for buffers of several kinds. Usual causes: different pipeline-parallel sizes, or draft layers "
-                "on one side only."
+                "mapping for buffers of several kinds. Usual causes: different pipeline-parallel sizes, or draft "
+                "layers on one side only."
             )
         result = 0
         for part, kv_args, registration in zip(self.parts, self._kv_args, self._registrations, strict=True):

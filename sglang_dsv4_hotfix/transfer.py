@@ -114,9 +114,9 @@ class StateTransfer:
 
     def _fail(self, request: Any, reason: str, traceback: bool = False) -> int:
         """Marks the request. Returns 0: a build that looks at the value would stop sending to that decode session."""
-        reason = f"sglang_dsv4_hotfix: {reason}"
-        LOG.error("room %s fails: %s", getattr(request, "room", None), reason, exc_info=traceback)
-        object.__setattr__(request, _MARK, reason)
+        # With the package's name in the text: SGLang's log format leaves out the logger's.
+        LOG.error("sglang_dsv4_hotfix: room %s fails: %s", getattr(request, "room", None), reason, exc_info=traceback)
+        object.__setattr__(request, _MARK, f"sglang_dsv4_hotfix: {reason}")
         return 0
 
     def _tell(self, shown: Shown, request: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -127,7 +127,7 @@ class StateTransfer:
         pages, size = shown.amount(indices)
         LOG.log(
             level,
-            "%sroom %s: state sent as %s; %d page indices, %d bytes",
+            "sglang_dsv4_hotfix: %sroom %s: state sent as %s; %d page indices, %d bytes",
             "" if self._announced else "first changed transfer: ",
             getattr(request, "room", None),
             shown.description,

@@ -59,7 +59,7 @@ def _uses_value(function: ast.FunctionDef, method: str) -> bool | None:
                 found = found or False
             elif isinstance(statement, ast.Assign) and statement.value is call:
                 names = {target.id for target in statement.targets if isinstance(target, ast.Name)}
-                found = found or _is_read(function, names)
+                found = found or len(names) < len(statement.targets) or _is_read(function, names)
             else:
                 found = True
     return found

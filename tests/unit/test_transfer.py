@@ -262,8 +262,8 @@ def test_first_changed_transfer_is_logged(patched: Callable[..., None], caplog: 
     size = 2 * (2 * SWA + 2 * (256 + 2048 + 64))
     text = f'state sent as 2 "nsa" buffers + 3 "nsa" buffers, each ring 2 times; 2 page indices, {size} bytes'
     assert lines == [
-        (logging.INFO, f"first changed transfer: room 41: {text}"),
-        (logging.DEBUG, f"room 42: {text}"),
+        (logging.INFO, f"sglang_dsv4_hotfix: first changed transfer: room 41: {text}"),
+        (logging.DEBUG, f"sglang_dsv4_hotfix: room 42: {text}"),
     ]
 
 

@@ -1,0 +1,34 @@
+"""Fixtures of the start-up tests."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import interpreters
+import pytest
+import standin_sglang
+from laboratory import Lab, python_of
+
+
+@pytest.fixture(scope="session")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
+    base = tmp_path_factory.getbasetemp()
+    # With pytest-xdist every worker has its own directory below the session's.
+    directory = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "startup"
+    directory.mkdir(exist_ok=True)
+    return Lab(directory)
+
+
+@pytest.fixture(params=interpreters.NAMES)
+def name(request: pytest.FixtureRequest) -> str:
+    """Each interpreter's name in turn; a skip says which are not on this machine."""
+    python_of(request.param)
+    found: str = request.param
+    return found
+
+
+@pytest.fixture(scope="session")
+def tree(lab: Lab) -> Path:
+    """The stand-in for SGLang."""
+    return lab.made("tree", lambda place: standin_sglang.write(place))
