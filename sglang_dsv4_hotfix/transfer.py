@@ -97,7 +97,7 @@ class StateTransfer:
                 pass  # a class with slots: worked out for each request, then
         answer = cached[3]
         if isinstance(answer, Refused):
-            raise answer
+            raise Refused(*answer.args)  # anew: the same one would gather the traceback of every request
         if answer is None or signature.get("prefill_state_indices", args, kwargs) is None:
             return None
         return answer
@@ -109,7 +109,7 @@ class StateTransfer:
             for rewrite in self._rewriters:
                 parts = rewrite(parts, peer)
         except Refused as refusal:
-            return refusal
+            return Refused(*refusal.args)  # without its traceback, which holds the request
         return None if parts == before else Shown(peer, parts)
 
     def _fail(self, request: Any, reason: str, traceback: bool = False) -> int:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import logging
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -221,6 +223,35 @@ def test_a_failed_send_fails_its_request_alone(patched: Callable[..., None], fau
     assert manager.aux_sent == [2]
     assert list(manager.failures) == [1]
     assert not [name for name in vars(bad) if "hotfix" in name], "the mark is gone with the answer"
+
+
+def test_a_mark_dies_with_its_request_when_send_aux_never_comes(patched: Callable[..., None]) -> None:
+    patched(ScalarManager)
+    manager, peer = scalar_pair("dsv4", numbered(SPECULATIVE), Pools(FLAT, 12))
+    request = Request(1, [3])
+    manager.maybe_send_extra(request, [5], peer.dst_state_data_ptrs, None, peer)
+    alive = weakref.ref(request)
+    assert any("hotfix" in name for name in vars(request))
+    del request
+    gc.collect()
+    assert alive() is None
+
+
+def test_refusals_do_not_grow(patched: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    patched(ScalarManager)
+    monkeypatch.setattr(logging.getLogger("sglang_dsv4_hotfix"), "disabled", True)  # pytest keeps what is logged
+    manager, peer = scalar_pair("dsv4", numbered(SPECULATIVE), Pools(FLAT, 12))
+
+    def refuse(count: int) -> int:
+        for room in range(count):
+            assert send(manager, peer, Request(room, [3]), [5]) == (0, -1)
+            manager.failures.clear()
+        gc.collect()
+        return len(gc.get_objects())
+
+    refuse(10)
+    before = refuse(10)
+    assert refuse(500) - before < 50
 
 
 def test_without_status_an_exception_stays_the_builds_own(patched: Callable[..., None]) -> None:
