@@ -6,6 +6,7 @@
 #   make lint                     only the checks
 #   make matrix RELEASE=0.5.16    the tests that run on one SGLang release (without RELEASE: on each)
 #   make bench                    what the hotfix costs, in ratios measured side by side
+#   make soak MINUTES=30          a pair under mixed load with faults
 #   make clean                    what these commands leave in this directory
 #
 # What SGLang needs (torch, Mooncake, each release) is installed once, outside of this directory, into
@@ -17,12 +18,13 @@ SGLANG ?= 0.5.11
 RELEASE ?=
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
+MINUTES ?= 5
 
 VENV := .venv
 # Two at a time: most tests wait for a process that imports SGLang, and CI has two cores.
 PYTEST := $(VENV)/bin/python -m pytest -n 2 --dist worksteal
 
-.PHONY: selftest test lint matrix bench clean system
+.PHONY: selftest test lint matrix bench soak clean system
 
 selftest: system
 	@$(PYTHON) tests/environments.py $(SGLANG) --run -m sglang_dsv4_hotfix.cli selftest --hotfix both
@@ -41,6 +43,9 @@ matrix: $(VENV)/complete
 
 bench:
 	$(PYTHON) -m benchmarks $(BENCH_ARGS)
+
+soak: system
+	@$(PYTHON) tests/environments.py $(SGLANG) --run -m benchmarks.soak $(MINUTES)
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

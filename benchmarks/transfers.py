@@ -1,0 +1,120 @@
+"""Whole transfers over the real engine on loopback. Runs in a release's python: prints JSON figures.
+
+The upstream-fixed path is the same release with the state type "nsa", which its own method sends; ours is "dsv4".
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+from benchmarks.timing import Figure, exponent, median_ratio
+from sglang_dsv4_hotfix.selftest import scenarios
+from sglang_dsv4_hotfix.selftest.layouts import LayoutSpec
+from sglang_dsv4_hotfix.selftest.pair import Block, Manager, Pair, worker_environment
+
+OURS = LayoutSpec(kind="dsv4", pages=24, slots=16)
+FIXED = dataclasses.replace(OURS, state_type="nsa")
+WIDE = dataclasses.replace(OURS, speculative=True)
+ROUNDS = 60
+ROOMS = (8, 16, 32, 64, 128)
+
+
+class Sides:
+    """Two managers with the same pages, and one request's way from one to the other."""
+
+    def __init__(self, pair: Pair, name: str, prefill: LayoutSpec, decode: LayoutSpec) -> None:
+        self.pair = pair
+        self.prefill: Manager = pair.make(pair.prefill, name, prefill)
+        self.decode: Manager = pair.make(pair.decode, name, decode)
+
+    def transfer(self) -> float:
+        """Seconds from the first chunk to the end, as prefill sees it."""
+        (request, *_) = scenarios.dsv4_requests(self.pair, self.prefill, self.decode)
+        (outcome,) = self.pair.run(self.prefill, self.decode, [request])
+        assert outcome.statuses == "Success/Success", outcome
+        return outcome.seconds
+
+    def engine(self) -> list[tuple[Block, ...]]:
+        """What one transfer asks of the engine: state batches only."""
+        self.pair.count(self.prefill)
+        self.transfer()
+        batches = self.pair.counted(self.prefill, self.decode)
+        return [batch for batch in batches if not batch[0].target.startswith(("kv", "aux"))]
+
+
+def ring_bytes(batches: list[tuple[Block, ...]]) -> int:
+    return sum(block.length for batch in batches for block in batch if not block.target.startswith("swa"))
+
+
+def all_bytes(batches: list[tuple[Block, ...]]) -> int:
+    return sum(block.length for batch in batches for block in batch)
+
+
+def main() -> None:
+    figures: list[Figure] = []
+    with Pair(env=worker_environment(hotfix="1")) as pair:
+        sides = {
+            "fixed": Sides(pair, "fixed", FIXED, FIXED),
+            "again": Sides(pair, "again", FIXED, FIXED),
+            "ours": Sides(pair, "ours", OURS, OURS),
+            "wide": Sides(pair, "wide", OURS, WIDE),
+        }
+        seconds: dict[str, list[float]] = {name: [] for name in sides}
+        for side in sides.values():
+            side.transfer()
+        for _ in range(ROUNDS):
+            for name, side in sides.items():
+                seconds[name].append(side.transfer())
+        noise = median_ratio(seconds["again"], seconds["fixed"])
+        spread = statistics.quantiles([a / b for a, b in zip(seconds["again"], seconds["fixed"], strict=True)], n=4)
+        remark = f"A/A {noise:.3f}, quartiles {spread[0]:.2f} to {spread[2]:.2f}"
+        ratio = median_ratio(seconds["ours"], seconds["fixed"])
+        figures.append(Figure("transfer", "dsv4, equal layouts: time to upstream-fixed", ratio, "", spread[2], remark))
+
+        fixed, ours, wide = (sides[name].engine() for name in ("fixed", "ours", "wide"))
+        figures += [
+            Figure("transfer", "dsv4, equal layouts: engine calls more", len(ours) - len(fixed), "", 0),
+            Figure("transfer", "dsv4, equal layouts: bytes more", all_bytes(ours) - all_bytes(fixed), "", 0),
+            Figure("transfer", "decode speculates: engine calls more", len(wide) - len(fixed), "", 1),
+            Figure(
+                "transfer",
+                "decode speculates: ring bytes to equal layouts",
+                ring_bytes(wide) / ring_bytes(fixed),
+                "",
+                2.0,
+            ),
+        ]
+        figures.append(_rooms(pair, sides["wide"]))
+    print(json.dumps([figure.to_json() for figure in figures]))
+
+
+def _rooms(pair: Pair, side: Sides) -> Figure:
+    """The exponent of the time for many rooms at once, decode speculating."""
+    took = []
+    for count in ROOMS:
+        times = [_seconds(lambda count=count: _run(pair, side, count)) for _ in range(3)]  # type: ignore[misc]
+        took.append(statistics.median(times))
+    return Figure("growth", "time over rooms: exponent", exponent(ROOMS, took), "", 1.1)
+
+
+def _run(pair: Pair, side: Sides, count: int) -> None:
+    # Rooms may share pages: only time is measured here.
+    (template, *_) = scenarios.dsv4_requests(pair, side.prefill, side.decode)
+    requests = [dataclasses.replace(template, room=pair.new_room()) for _ in range(count)]
+    outcomes = pair.run(side.prefill, side.decode, requests, timeout=120)
+    assert all(outcome.statuses == "Success/Success" for outcome in outcomes)
+
+
+def _seconds(run: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start
+
+
+if __name__ == "__main__":
+    main()
