@@ -1,9 +1,9 @@
 """A pair under steady mixed load with faults thrown in: `python -m benchmarks.soak MINUTES` in a release's python.
 
-Batches of rooms go from one prefill manager to two decode processes, and a fifth of them fail: half of those to a decode
-server whose layout is refused, half from a page whose sending raises. After each batch every byte of the good decode
-pools is compared. Memory, threads and file descriptors of the processes must stay flat. Exit code 1, and the reason, if
-anything is wrong.
+Batches of rooms go from one prefill manager to two decode processes, and a fifth of them fail: half of those at a third
+decode server whose layout is refused, half from a page whose sending raises. After each batch every byte of the good
+decode pools is compared. Memory, threads and file descriptors of the processes must stay flat. Exit code 1, and the
+reason, if anything is wrong.
 """
 
 from __future__ import annotations

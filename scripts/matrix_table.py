@@ -77,6 +77,7 @@ def _verdicts(row: Rows) -> list[str]:
 # The picture: a column a group of releases, two lines a scenario (without, with).
 _COLOURS = {
     "light": {
+        "on": "#ffffff",
         "text": "#1f2328",
         "faint": "#59636e",
         "good": "#1a7f37",
@@ -85,6 +86,7 @@ _COLOURS = {
         "-": "#d1d9e0",
     },
     "dark": {
+        "on": "#0d1117",
         "text": "#f0f6fc",
         "faint": "#9198a1",
         "good": "#3fb950",
@@ -104,7 +106,7 @@ _TITLES = {
 def picture(rows: list[Rows], theme: str) -> str:
     """An SVG: green arrives, or fails as it must; amber is a clear failure; red is silently wrong."""
     colour = _COLOURS[theme]
-    left, top, width, height = 250, 118, 52, 20
+    left, top, width, height = 250, 46, 92, 20
     lines = [(title, side) for title in _TITLES for side in ("without", "with")]
     total = (left + width * len(rows) + 10, top + len(lines) * height + 4 * 8 + 34)
     parts = [
@@ -115,7 +117,9 @@ def picture(rows: list[Rows], theme: str) -> str:
     ]
     for column, row in enumerate(rows):
         x = left + column * width + width / 2
-        parts.append(f'<text transform="translate({x + 4},{top - 8}) rotate(-45)">{row.name}</text>')
+        first, _, last = row.name.partition(" to ")
+        parts.append(f'<text x="{x}" y="{top - 26}" text-anchor="middle">{first}</text>')
+        parts.append(f'<text x="{x}" y="{top - 10}" text-anchor="middle">{"to " + last if last else ""}</text>')
     for number, (title, side) in enumerate(lines):
         y = top + number * height + (number // 2) * 8
         if side == "without":
@@ -128,6 +132,11 @@ def picture(rows: list[Rows], theme: str) -> str:
                 f'<rect x="{x + 1}" y="{y + 1}" width="{width - 2}" height="{height - 2}" rx="3" fill="{colour[kind]}">'
                 f"<title>{row.name}, {side} the hotfix: {word}</title></rect>"
             )
+            if kind != "-":  # colour is not all that tells them apart
+                parts.append(
+                    f'<text x="{x + width / 2}" y="{y + 14}" text-anchor="middle" font-size="11" '
+                    f'fill="{colour["on"]}">{word}</text>'
+                )
     x, y = 8, total[1] - 12
     for kind, text in (
         ("good", "right"),
@@ -148,7 +157,7 @@ def _cell(row: Rows, title: str, side: str) -> tuple[str, str]:
         if verdict == "not applicable":
             return "no early send", "-"
         wrong = verdict == "needed" and not (side == "with" and "early_send" in row.result["patched"])
-        return ("sent without waiting", "bad") if wrong else ("not sent too early", "good")
+        return ("too early", "bad") if wrong else ("in time", "good")
     word = outcome(row.result, side, title)
     if word == "-":
         return "not measured", "-"
