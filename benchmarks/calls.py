@@ -76,7 +76,7 @@ class Bench:
 def unchanged(bench: Bench) -> list[Figure]:
     figures = []
     lengths = item_lengths(MODELS["Pro"], False)
-    for state_type, repeat in (("none", 2000), ("swa", 20)):
+    for state_type, repeat in (("none", 2000), ("swa", 100)):
         bare = bench.call(bench.original, state_type, lengths, lengths, 2)
         wrapped = bench.call(bench.wrapper, state_type, lengths, lengths, 2)
         seconds = interleaved({"bare": bare, "again": bare, "wrapped": wrapped}, 101, repeat)

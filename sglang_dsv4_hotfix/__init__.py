@@ -15,15 +15,18 @@ def activate() -> None:
     """
     import os  # loaded by site already
 
-    if not os.environ.get("SGLANG_DSV4_HOTFIX"):
+    value = os.environ.get("SGLANG_DSV4_HOTFIX")
+    if not value:
         return
     try:
-        from . import toggle
+        if value != "1":  # the usual value needs no reading, and a start no further module
+            from . import toggle
 
-        if toggle.enabled():
-            from . import watcher
+            if not toggle.enabled():
+                return
+        from . import watcher
 
-            watcher.watch()
+        watcher.watch()
     except Exception as error:  # an interpreter's start, or SGLang's, must survive whatever is broken in here
         _say_broken(error)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import linecache
+import sys
 import textwrap
 from functools import cached_property
 from types import CodeType, FunctionType, ModuleType
@@ -26,8 +27,8 @@ class Build(Protocol):
     def tree(self, name: str) -> ast.FunctionDef:
         """The syntax tree of that method. Raises Unreadable without source."""
 
-    def sender_sources(self) -> list[str]:
-        """The source of every module that MooncakeKVSender's code is in. Raises Unreadable without one."""
+    def sender_mentions(self, text: str) -> bool:
+        """Whether a module that MooncakeKVSender's code is in has ``text``. Raises Unreadable without its source."""
 
     def knows_variable(self, name: str) -> bool:
         """Whether ``sglang.srt.environ`` of this build declares the environment variable ``name``."""
@@ -52,6 +53,7 @@ class LoadedBuild:
 
     def __init__(self, conn: ModuleType) -> None:
         self._conn = conn
+        self._trees: dict[str, ast.FunctionDef] = {}
 
     @cached_property
     def manager(self) -> type[Any]:
@@ -64,22 +66,22 @@ class LoadedBuild:
         return innermost(attribute, name)
 
     def tree(self, name: str) -> ast.FunctionDef:
-        function = self.function(name)
-        return parse(source_of(function), name)
+        if name not in self._trees:
+            self._trees[name] = parse(source_of(self.function(name)), name)
+        return self._trees[name]
 
-    def sender_sources(self) -> list[str]:
-        import sys
-
-        modules = {klass.__module__ for klass in self._class(SENDER).__mro__ if klass is not object}
-        files = [getattr(sys.modules.get(module), "__file__", None) for module in sorted(modules)]
-        sources = ["".join(linecache.getlines(file)) for file in files if file and "sglang" in file]
-        if not any(sources):
+    def sender_mentions(self, text: str) -> bool:
+        modules = {klass.__module__ for klass in self._class(SENDER).__mro__}
+        sources = [
+            _text(getattr(sys.modules[module], "__file__", None) or "", vars(sys.modules[module]))
+            for module in modules
+            if module.startswith("sglang.")
+        ]
+        if not all(sources):
             raise Unreadable(f"the source of {SENDER} cannot be read")
-        return sources
+        return any(text in source for source in sources)
 
     def knows_variable(self, name: str) -> bool:
-        import sys
-
         environ = sys.modules.get("sglang.srt.environ")
         return hasattr(getattr(environ, "envs", None), name)
 
@@ -109,7 +111,7 @@ def source_of(function: FunctionType) -> str:
     inspect.getsource tokenizes instead, which takes longer than everything else the hook does.
     """
     code = function.__code__
-    lines = linecache.getlines(code.co_filename, function.__globals__)
+    lines = _text(code.co_filename, function.__globals__).splitlines(keepends=True)
     first = code.co_firstlineno
     if not 0 < first <= len(lines):
         raise Unreadable(f"the source of {function.__qualname__} cannot be read ({code.co_filename})")
@@ -118,6 +120,15 @@ def source_of(function: FunctionType) -> str:
     while last < len(lines) and (not lines[last].strip() or _indentation(lines[last]) > indentation):
         last += 1
     return textwrap.dedent("".join(lines[first - 1 : last]))
+
+
+def _text(file: str, module_globals: dict[str, Any]) -> str:
+    """A module's source; empty when it cannot be read."""
+    try:
+        with open(file, encoding="utf-8") as stream:
+            return stream.read()
+    except (OSError, UnicodeDecodeError):
+        return "".join(linecache.getlines(file, module_globals))  # in a zip, or in another encoding
 
 
 def parse(source: str, name: str) -> ast.FunctionDef:

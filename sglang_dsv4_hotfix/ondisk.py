@@ -53,9 +53,8 @@ class OnDiskBuild:
     def tree(self, name: str) -> ast.FunctionDef:
         return self._method(name)[1]
 
-    def sender_sources(self) -> list[str]:
-        sources = {module.name: module.source for module, _ in self._classes(SENDER)}
-        return [sources[name] for name in sorted(sources)]
+    def sender_mentions(self, text: str) -> bool:
+        return any(text in module.source for module, _ in self._classes(SENDER))
 
     def knows_variable(self, name: str) -> bool:
         try:

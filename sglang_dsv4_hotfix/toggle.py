@@ -1,7 +1,6 @@
 """``SGLANG_DSV4_HOTFIX``: which fixes the operator asks for."""
 
-from __future__ import annotations
-
+# No "from __future__ import annotations" here, nor in watcher.py: it costs a start as much as this module does.
 import os
 import sys
 

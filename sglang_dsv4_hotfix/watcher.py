@@ -6,8 +6,6 @@ imported only in processes that really import ``sglang.srt.disaggregation.moonca
 to be importable, which it need not be while ``.pth`` files are read.
 """
 
-from __future__ import annotations
-
 import sys
 
 TYPE_CHECKING = False
@@ -24,8 +22,8 @@ class _Watcher:
     """A meta path finder that finds nothing itself: it registers the wrapt hook when TARGET is looked for."""
 
     def find_spec(
-        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
+        self, fullname: str, path: "Sequence[str] | None" = None, target: "ModuleType | None" = None
+    ) -> "ModuleSpec | None":
         if fullname != TARGET:
             return None
         unwatch()

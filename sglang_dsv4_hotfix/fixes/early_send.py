@@ -30,7 +30,7 @@ def judge(build: Build) -> Verdict:
     """The knob exists, and nothing in the modules of Mooncake's sender knows of the event."""
     if not build.knows_variable(VARIABLE):
         return Verdict(Word.NOT_APPLICABLE, f"this build has no {VARIABLE}")
-    if any(_WAIT_EVENT in source for source in build.sender_sources()):
+    if build.sender_mentions(_WAIT_EVENT):
         return Verdict(Word.FIXED, f"Mooncake's sender knows {_WAIT_EVENT}")
     return Verdict(Word.NEEDED, f"{VARIABLE} exists and Mooncake's sender never reads {_WAIT_EVENT}")
 

@@ -19,10 +19,13 @@ Retires     when transfer_worker neither drops the value nor dies of an exceptio
 from __future__ import annotations
 
 import ast
+from typing import NamedTuple
 
 from ..build import Build, Unreadable, parameters
 from ..components import Signature
 from ..verdict import Verdict, Word
+
+_METHODS = ("maybe_send_extra", "send_aux")
 
 
 def judge(build: Build) -> Verdict:
@@ -30,58 +33,72 @@ def judge(build: Build) -> Verdict:
     Signature.of(build.function("maybe_send_extra"))
     if parameters(build.function("send_aux"))[:1] != ("req",):
         raise Unreadable("the first parameter of send_aux is not req: not a known signature")
-    worker = build.tree("transfer_worker")
-    if _uses_value(worker, "send_aux") is not True:
+    worker = _read(build.tree("transfer_worker"))
+    if not worker.uses("send_aux"):
         raise Unreadable("transfer_worker does not use what send_aux returns: a failure could not be reported by it")
-    used = _uses_value(worker, "maybe_send_extra")
-    if used is None:
+    if "maybe_send_extra" not in worker.calls:
         raise Unreadable("transfer_worker does not call maybe_send_extra")
-    if used:
+    if worker.uses("maybe_send_extra"):
         return Verdict(Word.FIXED, "transfer_worker uses what maybe_send_extra returns")
     return Verdict(Word.NEEDED, "transfer_worker drops what maybe_send_extra returns")
 
 
 def exceptions_end_thread(build: Build) -> bool:
     """Whether an exception handler of ``transfer_worker`` raises: what such a build needs, whatever judge() says."""
-    handlers = [node for node in ast.walk(build.tree("transfer_worker")) if isinstance(node, ast.ExceptHandler)]
-    return any(isinstance(node, ast.Raise) for handler in handlers for node in ast.walk(handler))
+    return _read(build.tree("transfer_worker")).handler_raises
 
 
-def _uses_value(function: ast.FunctionDef, method: str) -> bool | None:
-    """Whether any call of ``self.method`` is used for its value and that value read; None when it is never called."""
-    found: bool | None = None
-    for node in ast.walk(function):
-        for statement in _statements(node):
-            call = _own_call(statement, method)
-            if call is None:
-                continue
-            if isinstance(statement, ast.Expr) and statement.value is call:
-                found = found or False
-            elif isinstance(statement, ast.Assign) and statement.value is call:
-                names = {target.id for target in statement.targets if isinstance(target, ast.Name)}
-                found = found or len(names) < len(statement.targets) or _is_read(function, names)
-            else:
-                found = True
-    return found
+class _Worker(NamedTuple):
+    """What the syntax tree of ``transfer_worker`` says."""
+
+    #: By name of the two methods, for each call: the statement whose whole value it is, None for any other place.
+    calls: dict[str, list[ast.stmt | None]]
+    #: Names that are read anywhere.
+    read: set[str]
+    handler_raises: bool
+
+    def uses(self, method: str) -> bool:
+        """Whether the value of any call of ``method`` is used: not dropped, nor kept in a name that is never read."""
+        return any(self._uses(statement) for statement in self.calls.get(method, ()))
+
+    def _uses(self, statement: ast.stmt | None) -> bool:
+        if isinstance(statement, ast.Assign) and all(isinstance(target, ast.Name) for target in statement.targets):
+            return any(target.id in self.read for target in statement.targets if isinstance(target, ast.Name))
+        return not isinstance(statement, ast.Expr)
 
 
-def _statements(node: ast.AST) -> list[ast.stmt]:
-    return [child for child in ast.iter_child_nodes(node) if isinstance(child, ast.stmt)]
+def _read(function: ast.FunctionDef) -> _Worker:
+    """One pass over the tree, kept with it: it has thousands of nodes, and walking them is most of the hook's work."""
+    known: _Worker | None = getattr(function, "_read_by_status", None)
+    if known is None:
+        known = _walk(function)
+        setattr(function, "_read_by_status", known)  # noqa: B010  no attribute that the class knows
+    return known
 
 
-def _own_call(statement: ast.stmt, method: str) -> ast.Call | None:
-    """The call of ``anything.method`` in the statement itself, not in the statements nested in it."""
-    pending: list[ast.AST] = [child for child in ast.iter_child_nodes(statement) if not isinstance(child, ast.stmt)]
+def _walk(function: ast.FunctionDef) -> _Worker:
+    calls: dict[str, list[ast.stmt | None]] = {}
+    read: set[str] = set()
+    whole_values: dict[int, ast.stmt] = {}
+    handler_raises = False
+    pending: list[ast.AST] = [function]
     while pending:
         node = pending.pop()
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == method:
-            return node
-        pending.extend(child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.stmt))
-    return None
-
-
-def _is_read(function: ast.FunctionDef, names: set[str]) -> bool:
-    return any(
-        isinstance(node, ast.Name) and node.id in names and isinstance(node.ctx, ast.Load)
-        for node in ast.walk(function)
-    )
+        if isinstance(node, ast.Name):
+            if isinstance(node.ctx, ast.Load):
+                read.add(node.id)
+            continue
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _METHODS:
+            # A statement comes before its parts.
+            calls.setdefault(node.func.attr, []).append(whole_values.get(id(node)))
+        elif isinstance(node, (ast.Expr, ast.Assign)):
+            whole_values[id(node.value)] = node
+        elif isinstance(node, ast.ExceptHandler):
+            handler_raises = handler_raises or any(isinstance(below, ast.Raise) for below in ast.walk(node))
+        for field in node._fields:
+            value = getattr(node, field)
+            if isinstance(value, list):
+                pending += [part for part in value if isinstance(part, ast.AST)]
+            elif isinstance(value, ast.AST) and not isinstance(value, ast.expr_context):
+                pending.append(value)
+    return _Worker(calls, read, handler_raises)
