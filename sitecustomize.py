@@ -16,13 +16,16 @@ def _activate() -> None:
     except Exception as error:
         import os
 
-        if os.environ.get("SGLANG_DSV4_HOTFIX") and sys.stderr is not None:
-            print(
-                f"sglang_dsv4_hotfix: {__file__} is on the path, but the package cannot be imported "
-                f"({type(error).__name__}: {error}); SGLang runs unpatched. Put the directory that holds "
-                "sglang_dsv4_hotfix/ on PYTHONPATH too.",
-                file=sys.stderr,
-            )
+        if os.environ.get("SGLANG_DSV4_HOTFIX"):
+            try:
+                print(
+                    f"sglang_dsv4_hotfix: {__file__} is on the path, but the package cannot be imported "
+                    f"({type(error).__name__}: {error}); SGLang runs unpatched. Put the directory that holds "
+                    "sglang_dsv4_hotfix/ on PYTHONPATH too.",
+                    file=sys.stderr,
+                )
+            except Exception:  # stderr is closed, full or a dead pipe
+                pass
     else:
         sglang_dsv4_hotfix.activate()
 

@@ -1,7 +1,7 @@
 """Makes DeepSeek-V4 prefill/decode disaggregation over Mooncake correct on released SGLang builds.
 
-Switched on with ``SGLANG_DSV4_HOTFIX=1``. With the toggle unset not even this file is loaded; with it set, every Python
-process of an environment reads this file at start-up, so it imports nothing at module level.
+Switched on with ``SGLANG_DSV4_HOTFIX=1``. With the toggle unset the .pth file does not even load this one; with it set,
+every Python process of an environment reads this file at start-up, so it imports nothing at module level.
 """
 
 __version__ = "0.1.0"
@@ -13,12 +13,12 @@ def activate() -> None:
     The one entry point of all ways in: the ``.pth`` and ``.start`` files, ``sitecustomize.py`` and SGLang's plugin
     entry point. Returns at once when ``SGLANG_DSV4_HOTFIX`` is unset or empty.
     """
-    import os  # loaded by site already
-
-    value = os.environ.get("SGLANG_DSV4_HOTFIX")
-    if not value:
-        return
     try:
+        import os  # loaded by site already
+
+        value = os.environ.get("SGLANG_DSV4_HOTFIX")
+        if not value:
+            return
         if value != "1":  # the usual value needs no reading, and a start no further module
             from . import toggle
 
@@ -32,14 +32,20 @@ def activate() -> None:
 
 
 def _say_broken(error: Exception) -> None:
+    _say(
+        f"could not be activated ({type(error).__name__}: {error}); SGLang runs unpatched. "
+        "Reinstall the package, or unset SGLANG_DSV4_HOTFIX."
+    )
+
+
+def _say(text: str) -> None:
+    """One line on stderr. Where stderr is closed, full or a dead pipe, the start goes on without it."""
     import sys
 
-    if sys.stderr is not None:
-        print(
-            f"sglang_dsv4_hotfix: could not be activated ({type(error).__name__}: {error}); SGLang runs unpatched. "
-            "Reinstall the package, or unset SGLANG_DSV4_HOTFIX.",
-            file=sys.stderr,
-        )
+    try:
+        print(f"sglang_dsv4_hotfix: {text}", file=sys.stderr)
+    except Exception:
+        pass
 
 
 def deactivate() -> None:

@@ -85,6 +85,11 @@ class LoadedBuild:
         environ = sys.modules.get("sglang.srt.environ")
         return hasattr(getattr(environ, "envs", None), name)
 
+    def poll_values(self) -> tuple[Any, Any]:
+        """KVPoll.Success and KVPoll.Failed, as ``conn.py`` knows them."""
+        poll = self._conn.KVPoll
+        return poll.Success, poll.Failed
+
     def _class(self, name: str) -> type[Any]:
         found = getattr(self._conn, name, None)
         if not isinstance(found, type):

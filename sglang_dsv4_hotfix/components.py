@@ -23,13 +23,12 @@ from typing import Any
 
 from . import rings
 from .build import Unreadable, parameters
+from .log import say
 from .refusal import Refused
 from .views import View
 
 #: Binds a method to a manager, or to a view of one.
 Method = Callable[[Any], Callable[..., Any]]
-
-_LOG = logging.getLogger(__package__)
 
 _REGISTRATION = "target_rank_registration_info"
 
@@ -204,7 +203,8 @@ class Shown:
         pages = min(len(source), len(destination))
         if len(source) != len(destination):
             # 0.5.11 cuts the longer list to the common prefix; builds before it raise, or pair wrongly.
-            _LOG.warning(
+            say(
+                logging.WARNING,
                 "sglang_dsv4_hotfix: room %s: prefill has %d state page indices and decode %d; the first %d are sent",
                 getattr(request, "room", None),
                 len(source),

@@ -12,9 +12,10 @@ from types import ModuleType
 from typing import Any
 
 from . import fixes, report, toggle
-from .build import LoadedBuild
+from .build import LoadedBuild, Unreadable, parameters
 from .components import Signature
 from .report import Outcome
+from .settlement import Settlement
 from .transfer import StateTransfer
 from .verdict import Verdict, Word
 
@@ -99,9 +100,9 @@ def _patch(conn: ModuleType) -> None:
         done = "exceptions contained" if verdicts[name].word is Word.FIXED else ""
         outcomes[name] = Outcome(verdicts[name], True, done)
     if "early_send" in verdicts and verdicts["early_send"].word is Word.NEEDED:
-        done, undo = fixes.early_send.apply()
+        off, done, undo = fixes.early_send.apply()
         _undo.append(undo)
-        outcomes["early_send"] = Outcome(verdicts["early_send"], True, done)
+        outcomes["early_send"] = Outcome(verdicts["early_send"], off, done)
     report.record(getattr(conn, "__file__", None), outcomes)
 
 
@@ -113,14 +114,24 @@ def _patch_transfer(build: LoadedBuild, verdicts: dict[str, Verdict]) -> list[st
     contain = status is not None and fixes.watches_over_calls(status, build)
     if not needed and not contain:
         return []
+    try:
+        settlement = fixes.status.settlement(build)
+    except Unreadable:
+        settlement = None
     attribute = inspect.getattr_static(build.manager, "maybe_send_extra")
     transfer = StateTransfer(
         Signature.of(build.function("maybe_send_extra")),
         lambda manager: attribute.__get__(manager, type(manager)),
-        [fixes.BY_NAME[name].rewriter(build) for name in needed],
+        [fixes.BY_NAME[name].rewriter(build, needed) for name in needed],
         contain=contain,
         value_is_dropped=status is not None and status.word is Word.NEEDED,
+        settlement=settlement,
     )
+    if settlement is Settlement.BY_STATUS:
+        success, failed = build.poll_values()
+        for name in ("update_status", "sync_status_to_decode_endpoint"):
+            names = parameters(build.function(name))
+            _wrap(build.manager, name, transfer.status_reporter(names, success, failed))
     _wrap(build.manager, "send_aux", transfer.send_aux)
     _wrap(build.manager, "maybe_send_extra", transfer.maybe_send_extra)
     _undo.append(lambda: setattr(transfer, "active", False))

@@ -10,11 +10,14 @@ hand-over to the engine, replaced by a recorder: nothing is sent. Done once for 
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any
 
 from .components import Part, Peer
-from .standin import GENERIC_SENDER
 from .views import View
+
+_REGISTRATION = "target_rank_registration_info"
 
 #: Entry e is shown at address (e + 1) << _SHIFT: further apart than any item is long.
 _SHIFT = 44
@@ -48,29 +51,43 @@ def _bound(klass: type[Any], name: str, instance: Any) -> Any:
     return attribute.__get__(instance, klass) if hasattr(attribute, "__get__") else attribute
 
 
-def entry_pairs(peer: Peer, part: Part, destination_count: int) -> list[tuple[int, int]] | None:
-    """The (prefill entry, decode entry) pairs of one component, in the build's order.
+class Unmapped(Exception):
+    """The build could not be asked, or did not answer. The message says why."""
 
-    None when the component does not go through the generic sender, or when the build itself refuses it (it will do so
-    for the request too): nothing for a fix to do.
-    """
-    pairs: list[tuple[int, int]] = []
-    inside: list[bool] = []
 
-    def record(session: Any, blocks: Any) -> int:
-        if inside:
-            pairs.extend((_entry(source), _entry(destination)) for source, destination, _ in blocks)
+class _Recorder:
+    """Stands where the engine is handed to: notes the pairs of entries, sends nothing."""
+
+    def __init__(self) -> None:
+        self.pairs: list[tuple[int, int]] = []
+
+    def blocks(self, session: Any, blocks: Any) -> int:
+        """As ``_transfer_data(session, [(source, destination, length), ...])``."""
+        self.pairs.extend((_entry(source), _entry(destination)) for source, destination, _ in blocks)
         return 0
 
-    def generic(*args: Any, **kwargs: Any) -> Any:
-        inside.append(True)
-        try:
-            return _bound(type(peer.manager), GENERIC_SENDER, rehearsal)(*args, **kwargs)
-        finally:
-            inside.pop()
+    def batch_transfer_sync(self, session: Any, sources: Any, destinations: Any, lengths: Any) -> int:
+        """As the engine's method, for builds that call it without ``_transfer_data``."""
+        return self.blocks(session, zip(sources, destinations, lengths, strict=True))
 
-    source_count = len(peer.source_lengths(part))
-    source = [_address(entry) for entry in range(source_count)]
+
+class _Inline:
+    """An executor that runs a task at once, in the thread that submits it."""
+
+    def submit(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        future.set_result(function(*args, **kwargs))
+        return future
+
+
+def entry_pairs(peer: Peer, part: Part, destination_count: int) -> list[tuple[int, int]]:
+    """The (prefill entry, decode entry) pairs of one component, in the build's order.
+
+    Raises Unmapped when the build refuses the two lists, when it cannot be rehearsed, or when nothing was sent: then
+    nobody knows where it would write.
+    """
+    recorder = _Recorder()
+    source = [_address(entry) for entry in range(len(peer.source_lengths(part)))]
     destination = [_address(entry) for entry in range(destination_count)]
     kv_args, registration, request, indices = _single_component(peer, part, source, destination)
     rehearsal = _Rehearsal(
@@ -78,23 +95,24 @@ def entry_pairs(peer: Peer, part: Part, destination_count: int) -> list[tuple[in
         {
             "kv_args": kv_args,
             "enable_custom_mem_pool": False,  # would hand each buffer to the executor
-            "_transfer_data": record,
-            "engine": None,
-            GENERIC_SENDER: generic,
+            "_transfer_data": recorder.blocks,
+            "engine": recorder,
         },
     )
     arguments = {
         "req": request,
         "prefill_state_indices": indices,
         "dst_state_data_ptrs": destination,
-        "executor": None,
-        "target_rank_registration_info": registration,
+        "executor": _Inline(),
+        _REGISTRATION: registration,
     }
     try:
         peer.method(rehearsal)(**{name: value for name, value in arguments.items() if name in peer.signature.positions})
-    except Exception:
-        return None
-    return pairs or None
+    except Exception as error:
+        raise Unmapped(f"{type(error).__name__}: {error}") from error
+    if not recorder.pairs:
+        raise Unmapped("it sends nothing")
+    return recorder.pairs
 
 
 def _single_component(peer: Peer, part: Part, source: list[int], destination: list[int]) -> tuple[Any, Any, Any, Any]:

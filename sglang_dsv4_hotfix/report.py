@@ -7,9 +7,8 @@ import sys
 from typing import Any, NamedTuple
 
 from . import __version__, toggle
+from .log import say
 from .verdict import Verdict, Word
-
-LOG = logging.getLogger(__package__)
 
 
 class Outcome(NamedTuple):
@@ -51,7 +50,7 @@ def record(conn: str | None, outcomes: dict[str, Outcome]) -> None:
     _conn, _problem = conn, None
     _outcomes.clear()
     _outcomes.update(outcomes)
-    LOG.log(_level(outcomes), "%s", summary(outcomes))
+    say(_level(outcomes), "%s", summary(outcomes))
 
 
 def forget() -> None:
@@ -66,8 +65,7 @@ def problem(text: str) -> None:
     if text == _problem:
         return
     _problem = text
-    # With the name: SGLang's log format leaves out the logger's.
-    LOG.warning("sglang_dsv4_hotfix: %s", text)
+    say(logging.WARNING, "sglang_dsv4_hotfix: %s", text)
 
 
 def summary(outcomes: dict[str, Outcome]) -> str:

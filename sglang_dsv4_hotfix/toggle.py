@@ -2,7 +2,8 @@
 
 # No "from __future__ import annotations" here, nor in watcher.py: it costs a start as much as this module does.
 import os
-import sys
+
+from . import _say
 
 VARIABLE = "SGLANG_DSV4_HOTFIX"
 
@@ -39,11 +40,10 @@ def enabled() -> tuple[str, ...]:
         return parse(value)
     except ValueError as unknown:
         # In a virtual environment every .pth line runs twice, and sitecustomize may come on top.
-        if value != _complained_about and sys.stderr is not None:
-            print(
-                f"sglang_dsv4_hotfix: {VARIABLE}={value!r} is not understood (unknown: {unknown}); the hotfix stays "
-                f"off. Use 1, 0, or a comma-separated list of: {', '.join(FIXES)}.",
-                file=sys.stderr,
+        if value != _complained_about:
+            _say(
+                f"{VARIABLE}={value!r} is not understood (unknown: {unknown}); the hotfix stays off. "
+                f"Use 1, 0, or a comma-separated list of: {', '.join(FIXES)}."
             )
         _complained_about = value
         return ()

@@ -1,21 +1,22 @@
-"""The two wrappers: what a patched MooncakeKVManager does differently when it sends state.
+"""The wrappers: what a patched MooncakeKVManager does differently when it sends state.
 
 ``transfer_worker`` calls, for the last chunk of a request and from one thread, ``maybe_send_extra(req, ...)`` and then
 ``send_aux(req, ...)``. The first wrapper shows the build what the fixes make of the call; the second one turns a state
 send that failed into a failure of that request. They share nothing but a mark on the request object, which dies with
-it.
+it. On builds where ``send_aux`` does not always follow, the status that the thread reports next is looked after too.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
 from typing import Any
 
 from .components import Method, Part, Peer, Shown, Signature
+from .log import LOG, say
 from .refusal import Refused
-
-LOG = logging.getLogger(__package__)
+from .settlement import Settlement
 
 Rewriter = Callable[[list[Part], Peer], list[Part]]
 
@@ -30,18 +31,29 @@ class StateTransfer:
     """Wrappers in wrapt's form ``(wrapped, instance, args, kwargs)`` for one build.
 
     ``method`` binds the attribute as it was before the patch. ``contain`` turns exceptions of the build into failures
-    of the request; ``value_is_dropped`` says that the build does not look at what maybe_send_extra returns.
+    of the request; ``value_is_dropped`` says that the build does not look at what maybe_send_extra returns;
+    ``settlement`` says how a marked request is made to fail. Where nothing can make it (None), a refusal is raised: an
+    exception ends the transfer thread, but is not silent.
     """
 
     def __init__(
-        self, signature: Signature, method: Method, rewriters: list[Rewriter], contain: bool, value_is_dropped: bool
+        self,
+        signature: Signature,
+        method: Method,
+        rewriters: list[Rewriter],
+        contain: bool,
+        value_is_dropped: bool,
+        settlement: Settlement | None,
     ) -> None:
         self._signature = signature
         self._method = method
         self._rewriters = rewriters
         self._contain = contain
         self._value_is_dropped = value_is_dropped
+        self._settlement = settlement
         self._announced = False
+        self._marks: dict[Any, str] = {}
+        self._thread = threading.local()
         self.active = True
 
     def maybe_send_extra(
@@ -50,6 +62,8 @@ class StateTransfer:
         if not self.active:
             return wrapped(*args, **kwargs)
         request = self._signature.get("req", args, kwargs)
+        if self._settlement is Settlement.BY_STATUS:
+            self._forget_other_rooms(request)
         sending = False
         try:
             shown = self._shown(manager, request, args, kwargs)
@@ -75,10 +89,31 @@ class StateTransfer:
     def send_aux(self, wrapped: Callable[..., Any], manager: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         request: Any = args[0] if args else kwargs.get("req")
         reason = getattr(request, "__dict__", {}).pop(_MARK, None)
+        if reason is None and self._marks:
+            reason = self._marks.pop(id(request), None)
         if reason is None:
             return wrapped(*args, **kwargs)
-        manager.record_failure(request.room, reason)
+        _record(manager, request.room, reason)
         return -1
+
+    def status_reporter(self, names: tuple[str, ...], success: Any, failed: Any) -> Callable[..., Any]:
+        """A wrapper for a method that passes on the status of a room; ``names`` are the method's parameters.
+
+        Success that a thread reports for the room whose state send it has just seen fail becomes Failed.
+        """
+        room = next(name for name in ("room", "bootstrap_room") if name in names)
+
+        def report(wrapped: Callable[..., Any], manager: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            failure = getattr(self._thread, "failure", None)
+            if failure is None or not self.active:
+                return wrapped(*args, **kwargs)
+            call = {**dict(zip(names, args, strict=False)), **kwargs}
+            if call.get(room) != failure[0] or call.get("status") != success:
+                return wrapped(*args, **kwargs)
+            _record(manager, *failure)
+            return wrapped(**{**call, "status": failed})
+
+        return report
 
     def _shown(self, manager: Any, request: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Shown | None:
         """What the build is to see instead of this call's components; None when nothing has to be changed."""
@@ -114,18 +149,34 @@ class StateTransfer:
 
     def _fail(self, request: Any, reason: str, traceback: bool = False) -> int:
         """Marks the request. Returns 0: a build that looks at the value would stop sending to that decode session."""
-        # With the package's name in the text: SGLang's log format leaves out the logger's.
-        LOG.error("sglang_dsv4_hotfix: room %s fails: %s", getattr(request, "room", None), reason, exc_info=traceback)
-        object.__setattr__(request, _MARK, f"sglang_dsv4_hotfix: {reason}")
+        room, text = getattr(request, "room", None), f"sglang_dsv4_hotfix: {reason}"
+        if self._settlement is Settlement.BY_STATUS:
+            self._thread.failure = (room, text)
+        if self._settlement is not None:
+            try:
+                object.__setattr__(request, _MARK, text)
+            except AttributeError:
+                self._marks[id(request)] = text  # a class with slots
+        say(logging.ERROR, "sglang_dsv4_hotfix: room %s fails: %s", room, reason, traceback=traceback)
+        if self._settlement is None:
+            raise RuntimeError(text)
         return 0
+
+    def _forget_other_rooms(self, request: Any) -> None:
+        """A thread has one room in hand at a time; a failure of another one has been passed on by now."""
+        failure = getattr(self._thread, "failure", None)
+        if failure is not None and failure[0] != getattr(request, "room", None):
+            self._thread.failure = None
 
     def _tell(self, shown: Shown, request: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         level = logging.DEBUG if self._announced else logging.INFO
         if not LOG.isEnabledFor(level):
             return
-        indices = self._signature.get("prefill_state_indices", args, kwargs)
-        pages, size = shown.amount(indices)
-        LOG.log(
+        try:
+            pages, size = shown.amount(self._signature.get("prefill_state_indices", args, kwargs))
+        except Exception:
+            return  # indices that can be read but once: the state has been sent
+        say(
             level,
             "sglang_dsv4_hotfix: %sroom %s: state sent as %s; %d page indices, %d bytes",
             "" if self._announced else "first changed transfer: ",
@@ -135,3 +186,12 @@ class StateTransfer:
             size,
         )
         self._announced = True
+
+
+def _record(manager: Any, room: Any, reason: str) -> None:
+    """Keeps the reason for SGLang to report. Not for a room that is given up: the next of its number would find it."""
+    try:
+        if room in getattr(manager, "request_status", (room,)):
+            manager.record_failure(room, reason)
+    except Exception as error:
+        say(logging.WARNING, "sglang_dsv4_hotfix: room %s: the reason could not be recorded (%s)", room, error)

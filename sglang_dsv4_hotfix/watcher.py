@@ -28,15 +28,13 @@ class _Watcher:
             return None
         unwatch()
         try:
-            if not _register_hook():
-                return None
+            _register_hook()
         except Exception as error:  # SGLang's import must survive whatever is broken in here
             from . import _say_broken
 
             _say_broken(error)
-            return None
-        # wrapt has just put its own finder in front of this one. The import system is past that place in its list and
-        # would not come back to it, so the search is started anew here.
+        # The list that the import system is going through has changed under it: this finder is gone from it, and
+        # wrapt's own stands in front of where it was. So the search starts anew here, also when there is no hook.
         from importlib.util import find_spec
 
         return find_spec(fullname)

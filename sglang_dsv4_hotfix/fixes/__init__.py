@@ -2,9 +2,10 @@
 
 A fix is a module with ``judge(build)`` and one of
 
-- ``rewriter(build)`` -> a function that rewrites the list of parts which a call shows to the build (see
-  ``components``), or refuses the peer by raising Refused;
-- ``apply()`` -> a function that undoes it, for a fix that does not concern the call;
+- ``rewriter(build, active)`` -> a function that rewrites the list of parts which a call shows to the build (see
+  ``components``), or refuses the peer by raising Refused; ``active`` has the names of all fixes that rewrite;
+- ``apply()`` -> whether it is in force, what was done, and a function that undoes it, for a fix that does not concern
+  the call;
 
 or neither (``status``), when the fix is to watch over the call.
 """

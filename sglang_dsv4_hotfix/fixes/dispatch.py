@@ -16,10 +16,11 @@ Retires     when no build with a scalar state type is in use. The guard sees it 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from ..build import Build
 from ..components import Part, Peer, Signature
+from ..refusal import Refused
 from ..standin import GENERIC_SENDER, senders_reached
 from ..verdict import Verdict, Word
 
@@ -49,11 +50,21 @@ def judge(build: Build) -> Verdict:
     )
 
 
-def rewriter(build: Build) -> Callable[[list[Part], Peer], list[Part]]:
+def rewriter(build: Build, active: Collection[str]) -> Callable[[list[Part], Peer], list[Part]]:
     carrier = _carrier(build)
 
     def rewrite(parts: list[Part], peer: Peer) -> list[Part]:
-        return [part.with_type(carrier) if part.state_type == STATE_TYPE else part for part in parts]
+        return [carried(part, peer) if part.state_type == STATE_TYPE else part for part in parts]
+
+    def carried(part: Part, peer: Peer) -> Part:
+        lengths = peer.destination_lengths(part)
+        if lengths and lengths != peer.source_lengths(part) and "stride" not in active:
+            # State that was lost would be written over other requests' instead.
+            raise Refused(
+                "item lengths differ between prefill and decode, and the stride fix, which looks after that, is not "
+                "switched on. Set SGLANG_DSV4_HOTFIX=1."
+            )
+        return part.with_type(carrier)
 
     return rewrite
 

@@ -35,15 +35,20 @@ def judge(build: Build) -> Verdict:
     return Verdict(Word.NEEDED, f"{VARIABLE} exists and Mooncake's sender never reads {_WAIT_EVENT}")
 
 
-def apply() -> tuple[str, Callable[[], None]]:
-    """Sets the variable. Returns what was done, in words, and how to undo it."""
+#: What SGLang takes for off (``EnvBool.parse`` in sglang/srt/environ.py); it takes any other text for its default, on.
+_OFF = ("false", "0", "no", "n")
+
+
+def apply() -> tuple[bool, str, Callable[[], None]]:
+    """Sets the variable. Returns whether the early send is off now, what was done, in words, and how to undo it."""
     chosen = os.environ.get(VARIABLE)
     if chosen is not None:
-        return f"{VARIABLE}={chosen} is in the environment already and stays", lambda: None
+        off = chosen.lower() in _OFF
+        return off, f"{VARIABLE}={chosen} is in the environment already and stays", lambda: None
     os.environ[VARIABLE] = "0"
 
     def undo() -> None:
         if os.environ.get(VARIABLE) == "0":
             del os.environ[VARIABLE]
 
-    return f"set {VARIABLE}=0", undo
+    return True, f"set {VARIABLE}=0", undo

@@ -10,9 +10,10 @@ Upstream    the dropped value: fixed in 0.5.17, inside #32541. The exception: no
 Evidence    tests/pd/test_status.py: real faults over a real pair.
 The change  A state send that returned non-zero or raised marks its request; send_aux of a marked request sends
             nothing and returns failure. transfer_worker does the rest: the room is Failed on both sides, thread and
-            session live on. Where the build uses the returned value it keeps the last word on it (it also stops
-            sending to that decode session until it registers again), and only exceptions are turned into a failure
-            of the request.
+            session live on. (Up to 0.5.6.post2 a pipeline stage that is not the last sends no aux data; there the
+            Success that the thread reports for that room next is turned into Failed.) Where the build uses the
+            returned value it keeps the last word on it (it also stops sending to that decode session until it
+            registers again), and only exceptions are turned into a failure of the request.
 Retires     when transfer_worker neither drops the value nor dies of an exception.
 """
 
@@ -23,6 +24,7 @@ from typing import NamedTuple
 
 from ..build import Build, Unreadable, parameters
 from ..components import Signature
+from ..settlement import Settlement
 from ..verdict import Verdict, Word
 
 _METHODS = ("maybe_send_extra", "send_aux")
@@ -34,13 +36,29 @@ def judge(build: Build) -> Verdict:
     if parameters(build.function("send_aux"))[:1] != ("req",):
         raise Unreadable("the first parameter of send_aux is not req: not a known signature")
     worker = _read(build.tree("transfer_worker"))
-    if not worker.uses("send_aux"):
-        raise Unreadable("transfer_worker does not use what send_aux returns: a failure could not be reported by it")
-    if "maybe_send_extra" not in worker.calls:
-        raise Unreadable("transfer_worker does not call maybe_send_extra")
+    settlement(build)
     if worker.uses("maybe_send_extra"):
         return Verdict(Word.FIXED, "transfer_worker uses what maybe_send_extra returns")
     return Verdict(Word.NEEDED, "transfer_worker drops what maybe_send_extra returns")
+
+
+def settlement(build: Build) -> Settlement:
+    """How a failed state send can be made a failure of its request on this build. Raises Unreadable when it cannot."""
+    worker = _read(build.tree("transfer_worker"))
+    state, aux = worker.calls.get("maybe_send_extra"), worker.calls.get("send_aux")
+    if not state:
+        raise Unreadable("transfer_worker does not call maybe_send_extra")
+    if not aux or not worker.uses("send_aux"):
+        raise Unreadable("transfer_worker does not use what send_aux returns: a failure could not be reported by it")
+    if max(call.line for call in state) > min(call.line for call in aux):
+        raise Unreadable("transfer_worker sends aux data before state: a failure could not be reported by it")
+    if all(set(call.conditions) <= set(first.conditions) for call in aux for first in state):
+        return Settlement.BY_AUX
+    for name in ("update_status", "sync_status_to_decode_endpoint"):
+        names = parameters(build.function(name))
+        if "status" not in names or not {"room", "bootstrap_room"} & set(names):
+            raise Unreadable(f"{name}({', '.join(names)}) is not a known signature")
+    return Settlement.BY_STATUS
 
 
 def exceptions_end_thread(build: Build) -> bool:
@@ -48,18 +66,26 @@ def exceptions_end_thread(build: Build) -> bool:
     return _read(build.tree("transfer_worker")).handler_raises
 
 
+class _Call(NamedTuple):
+    line: int
+    #: The statement whose whole value it is; None for any other place.
+    statement: ast.stmt | None
+    #: The branches of if statements that it is in, from the outside.
+    conditions: tuple[tuple[int, str], ...]
+
+
 class _Worker(NamedTuple):
     """What the syntax tree of ``transfer_worker`` says."""
 
-    #: By name of the two methods, for each call: the statement whose whole value it is, None for any other place.
-    calls: dict[str, list[ast.stmt | None]]
+    #: By name of the two methods.
+    calls: dict[str, list[_Call]]
     #: Names that are read anywhere.
     read: set[str]
     handler_raises: bool
 
     def uses(self, method: str) -> bool:
         """Whether the value of any call of ``method`` is used: not dropped, nor kept in a name that is never read."""
-        return any(self._uses(statement) for statement in self.calls.get(method, ()))
+        return any(self._uses(call.statement) for call in self.calls.get(method, ()))
 
     def _uses(self, statement: ast.stmt | None) -> bool:
         if isinstance(statement, ast.Assign) and all(isinstance(target, ast.Name) for target in statement.targets):
@@ -77,20 +103,21 @@ def _read(function: ast.FunctionDef) -> _Worker:
 
 
 def _walk(function: ast.FunctionDef) -> _Worker:
-    calls: dict[str, list[ast.stmt | None]] = {}
+    calls: dict[str, list[_Call]] = {}
     read: set[str] = set()
     whole_values: dict[int, ast.stmt] = {}
     handler_raises = False
-    pending: list[ast.AST] = [function]
+    pending: list[tuple[ast.AST, tuple[tuple[int, str], ...]]] = [(function, ())]
     while pending:
-        node = pending.pop()
+        node, conditions = pending.pop()
         if isinstance(node, ast.Name):
             if isinstance(node.ctx, ast.Load):
                 read.add(node.id)
             continue
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _METHODS:
             # A statement comes before its parts.
-            calls.setdefault(node.func.attr, []).append(whole_values.get(id(node)))
+            call = _Call(node.lineno, whole_values.get(id(node)), conditions)
+            calls.setdefault(node.func.attr, []).append(call)
         elif isinstance(node, (ast.Expr, ast.Assign)):
             whole_values[id(node.value)] = node
         elif isinstance(node, ast.ExceptHandler):
@@ -98,7 +125,10 @@ def _walk(function: ast.FunctionDef) -> _Worker:
         for field in node._fields:
             value = getattr(node, field)
             if isinstance(value, list):
-                pending += [part for part in value if isinstance(part, ast.AST)]
+                below = conditions
+                if isinstance(node, ast.If) and field in ("body", "orelse"):
+                    below = (*conditions, (id(node), field))
+                pending += [(part, below) for part in value if isinstance(part, ast.AST)]
             elif isinstance(value, ast.AST) and not isinstance(value, ast.expr_context):
-                pending.append(value)
+                pending.append((value, conditions))
     return _Worker(calls, read, handler_raises)

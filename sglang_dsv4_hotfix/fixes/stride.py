@@ -19,16 +19,22 @@ Retires     where ``_send_kvcache_generic`` takes decode's item lengths (``dst_i
 
 from __future__ import annotations
 
+import logging
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from .. import rings
 from ..build import Build, Unreadable, parameters
 from ..components import Part, Peer, Signature
-from ..pairing import entry_pairs
+from ..log import say
+from ..pairing import Unmapped, entry_pairs
 from ..refusal import Refused
 from ..standin import GENERIC_SENDER
 from ..verdict import Verdict, Word
+
+#: State types whose components go through the generic sender, item by item. Others (mamba, ...) have senders of their
+#: own, which take decode's lengths.
+_PAGED = frozenset({"swa", "nsa", "dsa", "swa_ring", "c128_state", "dsv4_request_state"})
 
 #: Components with the ratio-128 state alone (0.5.15 on). Their rows do not depend on speculation, only on the dtype.
 _REQUEST_SCOPED = frozenset({"c128_state", "dsv4_request_state"})
@@ -53,7 +59,7 @@ def judge(build: Build) -> Verdict:
     return Verdict(Word.NEEDED, f"{GENERIC_SENDER} addresses decode's buffers by prefill's item lengths")
 
 
-def rewriter(build: Build) -> Callable[[list[Part], Peer], list[Part]]:
+def rewriter(build: Build, active: Collection[str]) -> Callable[[list[Part], Peer], list[Part]]:
     def rewrite(parts: list[Part], peer: Peer) -> list[Part]:
         rewritten: list[Part] = []
         for part in parts:
@@ -66,17 +72,33 @@ def rewriter(build: Build) -> Callable[[list[Part], Peer], list[Part]]:
 def _split(part: Part, peer: Peer) -> list[Part]:
     """The component as it is, or split in two, or Refused."""
     source, destination = peer.source_lengths(part), peer.destination_lengths(part)
-    if not source or not destination or source == destination or not _is_flat(peer.manager):
-        return [part]
-    pairs = entry_pairs(peer, part, len(destination))
-    if pairs is None:
+    if _plain(part.state_type) not in _PAGED or not _is_flat(peer.manager) or source == destination or not source:
         return [part]
     name = f'state component {part.component} ("{_plain(part.state_type)}")'
-    _check_mapping(name, source, destination, pairs)
+    if not destination:
+        if rings.is_heterogeneous(source):
+            say(
+                logging.WARNING,
+                "sglang_dsv4_hotfix: %s: decode (%s) does not tell its item lengths; if it speculates and prefill does "
+                "not, its rings are misplaced. Use SGLang 0.5.9 or later on decode.",
+                name,
+                getattr(peer.request, "mooncake_session_id", "unknown session"),
+            )
+        return [part]
+    try:
+        pairs = entry_pairs(peer, part, len(destination))
+    except Unmapped as why:
+        i = next((i for i, (a, b) in enumerate(zip(source, destination, strict=False)) if a != b), 0)
+        raise Refused(
+            f"{name}: prefill has {len(source)} entries and decode {len(destination)}, of other item lengths (entry "
+            f"{i}: {source[i]} and {destination[i]} bytes), and how this build pairs them cannot be told ({why}). "
+            f"{_USUAL_CAUSES}"
+        ) from why
+    _check_mapping(name, source, destination, pairs, peer)
     differing = [(i, j) for i, j in pairs if source[i] != destination[j]]
     if not differing:
         return [part]
-    copies = _ring_multiple(name, source, destination, pairs, differing)
+    copies = _ring_multiple(name, source, destination, pairs, differing, peer)
     _check_page_size(name, peer)
     if not _dtype_is_equal(peer):
         i, j = differing[0]
@@ -86,7 +108,7 @@ def _split(part: Part, peer: Peer) -> list[Part]:
             f"speculative decoding. Set {_DTYPE_VARIABLE}=float32 on both sides."
         )
     equal = [pair for pair in pairs if pair not in set(differing)]
-    return [_part(part, equal, 1), _part(part, differing, copies)]
+    return [*([_part(part, equal, 1)] if equal else []), _part(part, differing, copies)]
 
 
 def _is_flat(manager: object) -> bool:
@@ -94,12 +116,17 @@ def _is_flat(manager: object) -> bool:
     return bool(getattr(manager, "is_mla_backend", False) or getattr(manager, "is_hybrid_mla_backend", False))
 
 
-def _check_mapping(name: str, source: Sequence[int], destination: Sequence[int], pairs: list[tuple[int, int]]) -> None:
+def _check_mapping(
+    name: str, source: Sequence[int], destination: Sequence[int], pairs: list[tuple[int, int]], peer: Peer
+) -> None:
     """Refuses a plain slice of a heterogeneous list: it pairs entries that only look alike.
 
     get_mla_kv_ptrs_with_pp slices decode's list from ``prefill_start_layer`` when the counts differ, which is right for
-    one buffer a layer and wrong for a list of several kinds of buffers.
+    one buffer a layer and wrong for a list of several kinds of buffers. With ``mla_compression_ratios`` (0.5.12 on) the
+    build maps each kind by itself.
     """
+    if getattr(peer.manager.kv_args, "mla_compression_ratios", None):
+        return
     if len(source) == len(destination) or not rings.is_heterogeneous(source):
         return
     if len({j - i for i, j in pairs}) == 1:
@@ -117,12 +144,13 @@ def _ring_multiple(
     destination: Sequence[int],
     pairs: list[tuple[int, int]],
     differing: list[tuple[int, int]],
+    peer: Peer,
 ) -> int:
     """The one multiple by which all differing entries are wider on decode; Refused when rings do not explain them."""
     multiples = {rings.multiple(source[i], destination[j]) for i, j in differing}
     multiple = multiples.pop() if len(multiples) == 1 else None
-    # The SWA pages come first in the list, and no ring setting changes them.
-    first_differs = pairs[0] in differing
+    # The SWA pages come first in the list, and no ring setting changes them; with a unified KV pool they are elsewhere.
+    first_differs = pairs[0] in differing and not any(_plain(other.state_type) == "swa_ring" for other in peer.parts())
     if multiple not in rings.KNOWN_MULTIPLES or multiple is None or first_differs:
         i, j = next(
             ((i, j) for i, j in differing if rings.multiple(source[i], destination[j]) not in rings.KNOWN_MULTIPLES),

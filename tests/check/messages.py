@@ -27,6 +27,9 @@ CALLS = {
     "LOG.log": 1,
     "problem": 0,
     "print": 0,
+    "say": 1,
+    "_say": 0,
+    "Unmapped": 0,
     "Refused": 0,
     "Unreadable": 0,
     "NotFound": 0,
@@ -112,7 +115,9 @@ class _Messages:
             for node in ast.walk(function):
                 if isinstance(node, ast.Call):
                     for argument in self._message(node):
-                        yield from self._texts(argument, assigned)
+                        # _say puts our name in front.
+                        name = "sglang_dsv4_hotfix: " if ast.unparse(node.func) == "_say" else ""
+                        yield from (name + text for text in self._texts(argument, assigned))
             if isinstance(function, ast.FunctionDef) and function.name in RETURNING:
                 for statement in ast.walk(function):
                     if isinstance(statement, (ast.Return, ast.Assign, ast.AugAssign)) and statement.value is not None:

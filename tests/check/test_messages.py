@@ -35,9 +35,9 @@ def test_the_kinds_of_messages_are_found() -> None:
     found = messages.patterns()
 
     for part in (
-        "is not understood",  # print
-        "room … fails: …",  # LOG.error
-        "state page indices",  # _LOG.warning
+        "is not understood",  # _say
+        "room … fails: …",  # say
+        "state page indices",  # say, on several lines
         "plain slice",  # Refused
         "could not be worked out",  # a variable handed to _fail
         "not a known signature",  # Unreadable

@@ -125,6 +125,18 @@ def test_patched(release: str, sources: Sources) -> None:
     assert row["patched"] == sorted({*needed, "status"}, key=("dispatch", "stride", "status", "early_send").index)
 
 
+def test_settled_by(release: str, sources: Sources) -> None:
+    """Whether only the last pipeline stage sends aux data, so that a failed state send has to be reported otherwise."""
+    last_stage_only = any(
+        isinstance(node, ast.If)
+        and "is_last_rank" in ast.unparse(node.test)
+        and any(isinstance(below, ast.Attribute) and below.attr == "send_aux" for below in ast.walk(node))
+        for node in ast.walk(sources.methods["transfer_worker"])
+    )
+
+    assert RELEASES[release].get("settled_by", "aux") == ("status" if last_stage_only else "aux")
+
+
 def test_early_send(release: str, sources: Sources) -> None:
     """Whether prefill may send a cached prefix early, and whether Mooncake's sender looks at the event to wait for."""
     knob = EARLY_SEND_KNOB in sources.text(sources.srt / "environ.py")

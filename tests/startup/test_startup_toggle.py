@@ -11,7 +11,7 @@ from interpreters import run
 from laboratory import TOGGLE, Lab, look
 
 #: What the package may load while it waits for SGLang.
-WAITING = {"__future__", "sglang_dsv4_hotfix", "sglang_dsv4_hotfix.toggle", "sglang_dsv4_hotfix.watcher"}
+WAITING = {"sglang_dsv4_hotfix", "sglang_dsv4_hotfix.toggle", "sglang_dsv4_hotfix.watcher"}
 
 EXPENSIVE = {"wrapt", "logging", "inspect", "importlib.metadata", "typing"}
 
@@ -39,7 +39,8 @@ def test_off_loads_next_to_nothing(lab: Lab, name: str, toggle: str) -> None:
 def test_on_waits_for_sglang(lab: Lab, name: str, toggle: str) -> None:
     loaded = because_of_us(lab, name, toggle)
 
-    assert loaded == WAITING
+    # The usual value needs no reading.
+    assert loaded == (WAITING - {"sglang_dsv4_hotfix.toggle"} if toggle == "1" else WAITING)
     assert not loaded & EXPENSIVE
 
 

@@ -50,6 +50,8 @@ class Manager:
 
     def get_mla_kv_ptrs_with_pp(self, source: list[int], destination: list[int]) -> tuple[list[int], list[int]]:
         if len(source) != len(destination):
+            if getattr(self.kv_args, "mla_compression_ratios", None):
+                return source, destination[-len(source) :]  # stands for the sections of the last stage
             start = self.kv_args.prefill_start_layer
             destination = destination[start : start + len(source)]
         return source, destination
@@ -128,6 +130,46 @@ class EarlyManager(Manager):
         self, req: Any, prefill_state_indices: list[int], dst_state_data_ptrs: list[int], executor: Any
     ) -> int:
         return ScalarManager.maybe_send_extra(self, req, prefill_state_indices, dst_state_data_ptrs, executor)
+
+
+class Poll:
+    """As SGLang's KVPoll: plain numbers, which rooms may have too."""
+
+    Failed = 0
+    Success = 4
+
+
+class StageManager(EarlyManager):
+    """Like EarlyManager, but only the last pipeline stage sends aux data: up to 0.5.6.post2."""
+
+    last_stage = False
+
+    def __init__(self, kv_args: Any, regions: list[np.ndarray]) -> None:
+        super().__init__(kv_args, regions)
+        self.request_status: dict[int, int] = {}
+        self.told: list[tuple[int, int]] = []
+
+    def transfer_worker(self, queue: list[Any]) -> None:
+        try:
+            for req, arguments in queue:
+                ret = 0
+                self.maybe_send_extra(req, *arguments)
+                if self.last_stage:
+                    ret = self.send_aux(req, 0, [])
+                status = Poll.Success if ret == 0 else Poll.Failed
+                self.update_status(req.room, status)
+                self.sync_status_to_decode_endpoint("host", 4, req.room, status, 4)
+        except Exception as error:
+            raise RuntimeError("the transfer thread is dead") from error
+
+    def update_status(self, bootstrap_room: int, status: int) -> None:
+        self.request_status[bootstrap_room] = status
+
+    def sync_status_to_decode_endpoint(
+        self, remote: str, dst_port: int, room: int, status: int, prefill_rank: int
+    ) -> None:
+        assert (remote, dst_port, prefill_rank) == ("host", 4, 4)
+        self.told.append((room, status))
 
 
 class ListManager(Manager):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 
 import pytest
-from builds import EarlyManager, ListManager, ScalarManager
+from builds import EarlyManager, ListManager, Poll, ScalarManager, StageManager
 
 from sglang_dsv4_hotfix import hook
 
@@ -20,9 +20,11 @@ def patched(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
         hook._reverted = False
         conn = ModuleType("conn")
         conn.MooncakeKVManager = manager  # type: ignore[attr-defined]
+        conn.KVPoll = Poll  # type: ignore[attr-defined]
         hook.on_import(conn)
 
     yield patch
     hook.revert()
-    for manager in (EarlyManager, ScalarManager, ListManager):
-        assert type(vars(manager)["maybe_send_extra"]).__name__ == "function"
+    for manager in (EarlyManager, StageManager, ScalarManager, ListManager):
+        wrapped = [name for name, value in vars(manager).items() if type(value).__name__ == "FunctionWrapper"]
+        assert not wrapped

@@ -10,7 +10,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from builds import EarlyManager, ListManager, Manager, Pools, Request, ScalarManager, list_pair, scalar_pair
+from builds import (
+    EarlyManager,
+    ListManager,
+    Manager,
+    Poll,
+    Pools,
+    Request,
+    ScalarManager,
+    StageManager,
+    list_pair,
+    scalar_pair,
+)
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -298,17 +309,138 @@ def test_first_changed_transfer_is_logged(patched: Callable[..., None], caplog: 
     ]
 
 
+@pytest.mark.parametrize("last_stage", [False, True])
+@pytest.mark.parametrize("fault", ["none", "refused", "engine", "raises"])
+def test_stages_that_send_no_aux_data(patched: Callable[..., None], fault: str, last_stage: bool) -> None:
+    patched(StageManager, "1")
+    prefill, decode = numbered(FLAT), Pools([*FLAT, 64] if fault == "refused" else FLAT, 12)
+    kv_args = scalar_pair("dsv4", prefill, decode)[0].kv_args
+    manager = StageManager(kv_args, [] if fault == "raises" else decode.buffers)
+    manager.last_stage = last_stage
+    manager.engine_result = -7 if fault == "engine" else 0
+    manager.request_status = {Poll.Success: 1, 9: 1}
+    # A room with the number of a status, and a good one after it on the same thread.
+    manager.transfer_worker([(Request(Poll.Success, [3]), ([5], decode.pointers, None))])
+    manager.engine_result, manager.regions = 0, decode.buffers
+    good = Pools(FLAT, 12)
+    manager.regions = good.buffers
+    manager.transfer_worker([(Request(9, [3]), ([5], good.pointers, None))])
+    ended = Poll.Success if fault == "none" else Poll.Failed
+    assert manager.request_status == {Poll.Success: ended, 9: Poll.Success}
+    assert manager.told == [(Poll.Success, ended), (9, Poll.Success)]
+    assert bool(manager.failures) == (fault != "none")
+
+
+def test_dispatch_alone_does_not_write_over_others(patched: Callable[..., None]) -> None:
+    patched(ScalarManager, "dispatch")
+    prefill, decode = numbered(FLAT), Pools(SPECULATIVE, 12, fill=255)
+    manager, peer = scalar_pair("dsv4", prefill, decode)
+    assert send(manager, peer, Request(1, [3]), [5]) == (0, -1)
+    assert not manager.engine_calls
+    assert "Set SGLANG_DSV4_HOTFIX=1" in manager.failures[1]
+
+
+def test_a_peer_that_does_not_tell_its_lengths_is_warned_of_once(
+    patched: Callable[..., None], caplog: pytest.LogCaptureFixture
+) -> None:
+    patched(ScalarManager)
+    prefill, decode = numbered(FLAT), Pools(FLAT, 12, fill=255)
+    manager, peer = scalar_pair("dsv4", prefill, decode)
+    peer.dst_state_item_lens = []
+    for room in (1, 2):
+        assert send(manager, peer, Request(room, [3]), [5]) == (0, 0)
+    assert same(decode.buffers, expected(prefill, decode, [(5, 3)]))
+    assert [record.message for record in caplog.records if "does not tell its item lengths" in record.message] != []
+    assert len([record for record in caplog.records if "does not tell" in record.message]) == 1
+
+
+def test_a_mapping_of_the_builds_own_is_trusted(patched: Callable[..., None]) -> None:
+    """The last stage of a pipeline, on a build that maps each kind of buffer: a constant offset is right there."""
+    patched(ListManager)
+    prefill, decode = numbered(FLAT[1:]), Pools(FLAT, 12, fill=255)
+    manager, peer = list_pair([("swa", prefill, decode)])
+    assert send(manager, peer, Request(1, [[3]]), [[5]]) == (0, -1)
+    manager, peer = list_pair([("swa", prefill, decode)])
+    manager.kv_args.mla_compression_ratios = [0, 4, 128]
+    assert send(manager, peer, Request(2, [[3]]), [[5]]) == (0, 0)
+    assert (decode.buffers[0] == 255).all()
+    assert same(decode.buffers[1:], expected(prefill, Pools(FLAT[1:], 12, fill=255), [(5, 3)]))
+
+
+def test_rings_alone_beside_a_pool_with_the_pages(patched: Callable[..., None]) -> None:
+    patched(ListManager)
+    rings_only, wide = numbered(FLAT[2:]), Pools(SPECULATIVE[2:], 12, fill=255)
+    pages = (numbered([SWA]), Pools([SWA], 12, fill=255))
+    manager, peer = list_pair([("swa", rings_only, wide), ("swa_ring", *pages)])
+    assert send(manager, peer, Request(1, [[3], [4]]), [[5], [5]]) == (0, 0)
+    assert same(wide.buffers, expected(rings_only, wide, [(5, 3)]))
+    assert same(pages[1].buffers, expected(*pages, [(5, 4)]))
+
+
+@pytest.mark.parametrize("way", ["raises", "sends nothing"])
+def test_a_build_that_cannot_be_rehearsed_is_refused_where_lengths_differ(
+    patched: Callable[..., None], monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    def unusable(self: Any, source: Any, destination: Any) -> Any:
+        if way == "raises":
+            raise LookupError("no context")
+        return [], []
+
+    monkeypatch.setattr(Manager, "get_mla_kv_ptrs_with_pp", unusable)
+    patched(ScalarManager)
+    prefill, decode = numbered(FLAT), Pools(SPECULATIVE, 12, fill=255)
+    manager, peer = scalar_pair("dsv4", prefill, decode)
+    assert send(manager, peer, Request(1, [3]), [5]) == (0, -1)
+    assert not manager.engine_calls
+    assert ("LookupError: no context" if way == "raises" else "it sends nothing") in manager.failures[1]
+
+
+def test_a_log_filter_that_raises_costs_a_line_of_log_only(patched: Callable[..., None]) -> None:
+    def broken(record: logging.LogRecord) -> bool:
+        raise KeyError("request_id")
+
+    log = logging.getLogger("sglang_dsv4_hotfix")
+    log.addFilter(broken)
+    try:
+        patched(ScalarManager)
+        manager, peer = scalar_pair("dsv4", numbered(SPECULATIVE), Pools(FLAT, 12))
+        assert send(manager, peer, Request(1, [3]), [5]) == (0, -1)
+        manager, peer = scalar_pair("dsv4", numbered(FLAT), Pools(SPECULATIVE, 12))
+        log.setLevel(logging.INFO)
+        assert send(manager, peer, Request(2, [3]), [5]) == (0, 0)
+    finally:
+        log.removeFilter(broken)
+        log.setLevel(logging.NOTSET)
+
+
+def test_no_record_is_left_for_a_room_that_was_given_up(patched: Callable[..., None]) -> None:
+    patched(ScalarManager)
+    manager, peer = scalar_pair("dsv4", numbered(SPECULATIVE), Pools(FLAT, 12))
+    manager.request_status = {8: 3}
+    assert send(manager, peer, Request(7, [3]), [5]) == (0, -1)
+    assert send(manager, peer, Request(8, [3]), [5]) == (0, -1)
+    assert list(manager.failures) == [8]
+
+
+def test_a_request_class_with_slots(patched: Callable[..., None]) -> None:
+    class Slotted:
+        __slots__ = ("dst_state_indices", "mooncake_session_id", "room")
+
+    request = Slotted()
+    request.room, request.mooncake_session_id, request.dst_state_indices = 1, "session", [3]
+    patched(ScalarManager)
+    manager, peer = scalar_pair("dsv4", numbered(SPECULATIVE), Pools(FLAT, 12))
+    assert send(manager, peer, request, [5]) == (0, -1)  # type: ignore[arg-type]
+    assert manager.send_aux(request, 0, []) == 0
+
+
 def test_a_manager_that_was_patched_by_instance_is_not_rehearsed_on(patched: Callable[..., None]) -> None:
-    """An instance's own sender is bound to the real engine; the layout stays the build's affair then."""
+    """An instance's own method is bound to the real manager and may reach the real engine: the layout is refused."""
     patched(ScalarManager)
     prefill, decode = numbered(FLAT), Pools(SPECULATIVE, 12, fill=255)
     manager, peer = scalar_pair("swa", prefill, decode)
     calls: list[int] = []
-
-    def own(*args: Any) -> Any:
-        calls.append(1)
-        return Manager.get_mla_kv_ptrs_with_pp(manager, *args)
-
-    manager.get_mla_kv_ptrs_with_pp = own  # type: ignore[method-assign]
-    send(manager, peer, Request(1, [3]), [5])
-    assert len(calls) <= 1
+    manager.get_mla_kv_ptrs_with_pp = lambda *args: calls.append(1)  # type: ignore[method-assign,assignment]
+    assert send(manager, peer, Request(1, [3]), [5]) == (0, -1)
+    assert not calls
+    assert "cannot be rehearsed" in manager.failures[1]
