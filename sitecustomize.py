@@ -16,18 +16,20 @@ def _activate() -> None:
     except Exception as error:
         import os
 
-        if os.environ.get("SGLANG_DSV4_HOTFIX"):
+        if os.environ.get("SGLANG_DSV4_HOTFIX") and sys.stderr is not None:
             try:
-                print(
-                    f"sglang_dsv4_hotfix: {__file__} is on the path, but the package cannot be imported "
-                    f"({type(error).__name__}: {error}); SGLang runs unpatched. Put the directory that holds "
-                    "sglang_dsv4_hotfix/ on PYTHONPATH too.",
-                    file=sys.stderr,
-                )
+                os.write(sys.stderr.fileno(), f"{_complaint(error)}\n".encode(errors="replace"))
             except Exception:  # stderr is closed, full or a dead pipe
                 pass
     else:
         sglang_dsv4_hotfix.activate()
+
+
+def _complaint(error: Exception) -> str:
+    return (
+        f"sglang_dsv4_hotfix: {__file__} is on the path, but the package cannot be imported ({type(error).__name__}: "
+        f"{error}); SGLang runs unpatched. Put the directory that holds sglang_dsv4_hotfix/ on PYTHONPATH too."
+    )
 
 
 def _run_shadowed() -> None:

@@ -40,10 +40,13 @@ def _say_broken(error: Exception) -> None:
 
 def _say(text: str) -> None:
     """One line on stderr. Where stderr is closed, full or a dead pipe, the start goes on without it."""
+    import os
     import sys
 
     try:
-        print(f"sglang_dsv4_hotfix: {text}", file=sys.stderr)
+        if sys.stderr is not None:
+            # Not with print: what it could not write would be tried again at the end, and change the exit code.
+            os.write(sys.stderr.fileno(), f"sglang_dsv4_hotfix: {text}\n".encode(errors="replace"))
     except Exception:
         pass
 

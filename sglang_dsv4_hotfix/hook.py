@@ -47,10 +47,12 @@ def wrapt_problem() -> str | None:
     """Why wrapt cannot be used here and what to do about it; None when it can. Imports wrapt."""
     try:
         import wrapt
-        from wrapt import register_post_import_hook, wrap_function_wrapper  # noqa: F401  something else may be called wrapt
 
         found = str(wrapt.__version__)
         version = tuple(int(number) for number in found.split(".")[:2])
+        if (1, 15) <= version < (3,):
+            # Something else may go by that name.
+            _ = wrapt.register_post_import_hook, wrapt.wrap_function_wrapper
     except Exception as error:
         return (
             f"wrapt cannot be imported ({type(error).__name__}: {error}); SGLang runs unpatched. "

@@ -44,7 +44,17 @@ CALLS = {
 NAMED = {"Obstacle": 0, "Hazard": 0}
 
 #: Functions whose returned text is a message.
-RETURNING = {"wrapt_problem", "apply", "conclusion", "_verdict", "_affected", "_what_to_do", "summary", "_sentence"}
+RETURNING = {
+    "wrapt_problem",
+    "_complaint",
+    "apply",
+    "conclusion",
+    "_verdict",
+    "_affected",
+    "_what_to_do",
+    "summary",
+    "_sentence",
+}
 
 #: Only there to put our name in front of a message.
 PREFIXES = {f"sglang_dsv4_hotfix: {FILLED_IN}", f"sglang-dsv4-hotfix: {FILLED_IN}"}

@@ -255,3 +255,20 @@ def test_imported_before_activation(lab: Lab, name: str, tree: Path) -> None:
     report = look([lab.empty(name)], "--tree", tree, "--after", after, PYTHONPATH=package)
 
     assert report.patched
+
+
+def test_a_log_filter_that_raises(lab: Lab, name: str, tree: Path) -> None:
+    """Logging lets the exceptions of filters out; the import of SGLang must not see them."""
+    broken = """if True:
+        import logging
+        class Broken(logging.Filter):
+            def filter(self, record):
+                raise KeyError("request_id")
+        logging.basicConfig(level="INFO")
+        logging.getLogger("sglang_dsv4_hotfix").addFilter(Broken())
+        """
+
+    report = look(lab.installed(name), "--tree", tree, "--before", broken)
+
+    assert report.patched
+    assert report.seen["error"] is None

@@ -169,6 +169,17 @@ def test_empty_environment(lab: Lab, name: str, tree: Path) -> None:
     assert look(["/usr/bin/env", "-i", f"{TOGGLE}=1", python], "--tree", tree, toggle=None).patched
 
 
+@pytest.mark.parametrize("toggle", ["1", "nonsense"])
+def test_full_standard_error(lab: Lab, name: str, toggle: str) -> None:
+    """A full disk, a dead pipe: a complaint that cannot be written must not end the start."""
+    ended = run(
+        ["/bin/sh", "-c", 'exec "$0" "$@" 2>/dev/full', lab.installed(name), "-c", "print('lives')"],
+        env={TOGGLE: toggle},
+    )
+
+    assert (ended.code, ended.out) == (0, "lives\n")
+
+
 def test_no_standard_error(lab: Lab, name: str, tree: Path) -> None:
     """A daemon may have closed it: a complaint must not become an exception."""
     for toggle in ("1", "nonsense"):

@@ -70,13 +70,28 @@ def test_something_else_of_that_name(lab: Lab, name: str, tree: Path, tmp_path: 
     """It passes for wrapt, and cannot do what wrapt can."""
     report = look(lab.without_wrapt(name), "--tree", tree, PYTHONPATH=with_package(tmp_path, "__version__ = '2.0.0'"))
 
-    assert report.untouched
-    assert report.seen["error"] is None
-    (line,) = report.ended.err.splitlines()
-    assert line.startswith(
-        "sglang_dsv4_hotfix: could not be activated (AttributeError: module 'wrapt' has no attribute "
-        "'register_post_import_hook'); SGLang runs unpatched. "
+    assert said(report) == (
+        "sglang_dsv4_hotfix: wrapt cannot be imported (AttributeError: module 'wrapt' has no attribute "
+        "'register_post_import_hook'); " + ADVICE
     )
+
+
+def test_missing_before_a_finder_that_alone_knows_sglang(lab: Lab, name: str, tree: Path) -> None:
+    """An editable install's or a vendor's finder, right behind ours in sys.meta_path: it must still be asked."""
+    finder = f"""if True:
+        import sys
+        from importlib.machinery import PathFinder
+        class Finder:
+            def find_spec(self, fullname, path=None, target=None):
+                return PathFinder.find_spec(fullname, [{str(tree)!r}, *sys.path] if path is None else path)
+        path_finder = sys.meta_path.index(PathFinder)
+        del sys.meta_path[path_finder]
+        sys.meta_path.insert(1, Finder())
+        """
+
+    report = look(lab.without_wrapt(name), "--tree", tree, "--before", finder)
+
+    assert said(report).startswith("sglang_dsv4_hotfix: wrapt cannot be imported ")
 
 
 def test_said_once_however_often_it_is_activated(lab: Lab, name: str, tree: Path) -> None:

@@ -25,11 +25,11 @@ def test_anything_else_is_refused_by_name(value: str) -> None:
         toggle.parse(value)
 
 
-def test_unknown_value_is_said_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_value_is_said_once(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv(toggle.VARIABLE, "yess")
     monkeypatch.setattr(toggle, "_complained_about", None)
     assert toggle.enabled() == toggle.enabled() == ()
-    assert capsys.readouterr().err == (
+    assert capfd.readouterr().err == (
         "sglang_dsv4_hotfix: SGLANG_DSV4_HOTFIX='yess' is not understood (unknown: 'yess'); the hotfix stays off. "
         "Use 1, 0, or a comma-separated list of: dispatch, stride, status, early_send.\n"
     )
