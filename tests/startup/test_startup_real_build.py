@@ -72,7 +72,7 @@ def test_as_released(environment: Environment) -> None:
     assert summary[0] == transfer[0] == "INFO"
     assert summary[1].startswith("sglang_dsv4_hotfix ")
     assert f" on SGLang {RELEASE}: dispatch: needed, patched; " in summary[1]
-    assert transfer[1].startswith("first changed transfer: room 1: state sent as ")
+    assert transfer[1].startswith("sglang_dsv4_hotfix: first changed transfer: room 1: state sent as ")
     assert off["wrappers"] == {"maybe_send_extra": 0, "send_aux": 0}
     assert off["sent"] == []
     assert off["log"] == []
