@@ -16,7 +16,7 @@ import numpy as np
 
 
 class Region(Exception):
-    """A write outside every registered buffer."""
+    """A read or a write outside every registered buffer."""
 
 
 class Manager:
@@ -28,6 +28,8 @@ class Manager:
     def __init__(self, kv_args: Any, regions: list[np.ndarray]) -> None:
         self.kv_args = kv_args
         self.regions = regions
+        #: Prefill's memory; empty for managers that are never asked to read outside it.
+        self.sources: list[np.ndarray] = []
         self.engine_calls: list[list[tuple[int, int, int]]] = []
         self.engine_result = 0
         self.failures: dict[int, str] = {}
@@ -40,11 +42,14 @@ class Manager:
         if self.engine_result:
             return self.engine_result
         for source, destination, length in transfer_blocks:
-            if not any(
-                region.ctypes.data <= destination and destination + length <= region.ctypes.data + region.nbytes
-                for region in self.regions
-            ):
-                raise Region(f"{length} bytes at {destination:#x}")
+            for regions, address in ((self.sources, source), (self.regions, destination)):
+                if regions is self.sources and not regions:
+                    continue
+                if length < 0 or not any(
+                    region.ctypes.data <= address and address + length <= region.ctypes.data + region.nbytes
+                    for region in regions
+                ):
+                    raise Region(f"{length} bytes at {address:#x}")
             ctypes.memmove(destination, source, length)
         return 0
 
@@ -244,7 +249,9 @@ def scalar_pair(state_type: str, prefill: Pools, decode: Pools) -> tuple[ScalarM
         prefill_start_layer=0,
     )
     peer = registration(dst_state_data_ptrs=decode.pointers, dst_state_item_lens=decode.item_lengths)
-    return ScalarManager(kv_args, decode.buffers), peer
+    manager = ScalarManager(kv_args, decode.buffers)
+    manager.sources = prefill.buffers
+    return manager, peer
 
 
 def list_pair(components: list[tuple[str, Pools, Pools]]) -> tuple[ListManager, SimpleNamespace]:
@@ -260,4 +267,6 @@ def list_pair(components: list[tuple[str, Pools, Pools]]) -> tuple[ListManager, 
         dst_state_item_lens=[decode.item_lengths for _, _, decode in components],
         dst_state_dim_per_tensor=[],
     )
-    return ListManager(kv_args, [buffer for _, _, decode in components for buffer in decode.buffers]), peer
+    manager = ListManager(kv_args, [buffer for _, _, decode in components for buffer in decode.buffers])
+    manager.sources = [buffer for _, prefill, _ in components for buffer in prefill.buffers]
+    return manager, peer
