@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import environments
 import pytest
 from installations import Made, copy_of
+from shared import session_directory
 
 
 @pytest.fixture(scope="session")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
-    base = tmp_path_factory.getbasetemp()
-    # With pytest-xdist every worker has its own directory below the session's.
-    directory = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "check"
-    directory.mkdir(exist_ok=True)
-    return Made(directory)
+    return Made(session_directory(tmp_path_factory, "check"))
 
 
 @pytest.fixture(scope="session")

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import environments
+from shared import Once
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 TOGGLE = "SGLANG_DSV4_HOTFIX"
@@ -67,37 +67,23 @@ def check(python: str | Path | Sequence[str | Path], *arguments: str | Path, **e
     return Checked(done.returncode, done.stdout, done.stderr)
 
 
-class Made:
+class Made(Once):
     """What the tests share, made once a session and common to pytest's workers."""
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-
-    def once(self, name: str, make: Callable[[Path], object]) -> Path:
-        place = self._directory / name
-        done = place.with_name(f"{name}.done")
-        with place.with_name(f"{name}.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if not done.exists():
-                shutil.rmtree(place, ignore_errors=True)
-                make(place)
-                done.touch()
-        return place
 
     def wheel(self) -> Path:
         def make(place: Path) -> None:
             pip(sys.executable, "wheel", "--no-deps", "-w", place, REPOSITORY)
 
-        (wheel,) = self.once("wheel", make).glob("*.whl")
+        (wheel,) = self.made("wheel", make).glob("*.whl")
         return wheel
 
     def wrapt(self, requirement: str = WRAPT) -> Path:
         """A directory with one wheel of wrapt."""
-        return self.once(requirement, lambda place: pip(sys.executable, "wheel", "--no-deps", "-w", place, requirement))
+        return self.made(requirement, lambda place: pip(sys.executable, "wheel", "--no-deps", "-w", place, requirement))
 
     def venv(self) -> Path:
         """The package and wrapt, nothing else: for tests that leave it as it is."""
-        return self.once("venv", lambda place: self.make_venv(place))
+        return self.made("venv", lambda place: self.make_venv(place))
 
     def make_venv(self, place: Path, wrapt: str | None = WRAPT) -> Path:
         """A virtual environment of a test's own."""
@@ -107,7 +93,7 @@ class Made:
 
     def target(self) -> Path:
         """What ``pip install --target`` leaves behind."""
-        return self.once("target", lambda place: self._install(target=place))
+        return self.made("target", lambda place: self._install(target=place))
 
     def user_base(self) -> Path:
         """What ``pip install --user`` leaves behind, for PYTHONUSERBASE."""
@@ -115,7 +101,7 @@ class Made:
         def make(place: Path) -> None:
             self._install(target=user_site(place))
 
-        return self.once("user", make)
+        return self.made("user", make)
 
     def _install(self, *options: str | Path, wrapt: str | None = WRAPT, target: Path | None = None) -> None:
         packages: list[Path] = [self.wheel(), *(self.wrapt(wrapt).glob("*.whl") if wrapt else ())]

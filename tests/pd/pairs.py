@@ -8,6 +8,7 @@ from typing import Any
 
 import environments
 import pytest
+import shared
 
 from sglang_dsv4_hotfix.selftest.compare import BufferCheck, Image, Request
 from sglang_dsv4_hotfix.selftest.layouts import LayoutSpec
@@ -16,29 +17,16 @@ from sglang_dsv4_hotfix.selftest.pair import Manager, Outcome, Pair, Process, wo
 RELEASES: dict[str, Any] = environments.table()["releases"]
 
 
-def with_transfers(*releases: str, **wanted: object) -> pytest.MarkDecorator:
-    """Parametrizes `release`: those that can transfer here, or `releases` of them, whose row says `wanted`."""
+def with_transfers(*named: str, **wanted: object) -> pytest.MarkDecorator:
+    """Parametrizes `release`: those that can transfer here, or those `named`, whose row says `wanted`."""
     chosen = [
         release
         for release, row in RELEASES.items()
         if row.get("transfer", True)
-        and (not releases or release in releases)
+        and (not named or release in named)
         and all(row[key] == value for key, value in wanted.items())
     ]
-    return pytest.mark.parametrize(
-        "release",
-        [
-            pytest.param(
-                release,
-                marks=pytest.mark.skipif(
-                    not environments.supported(release), reason=f"SGLang {release} needs a later Python than this one"
-                ),
-            )
-            for release in chosen
-        ],
-        indirect=True,
-        scope="session",
-    )
+    return shared.releases(chosen, indirect=True, scope="session")
 
 
 @contextmanager

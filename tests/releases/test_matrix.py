@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import environments
-import pytest
+from shared import releases
 
 PROBE = Path(__file__).with_name("probe_conn.py")
 RELEASES = environments.table()["releases"]
@@ -24,18 +24,7 @@ SEND_AUX = "MooncakeKVManager.send_aux"
 # Wrapped too where `send_aux` does not always follow: up to 0.5.6.post2.
 STATUS_REPORTERS = {"MooncakeKVManager.update_status", "MooncakeKVManager.sync_status_to_decode_endpoint"}
 
-releases = pytest.mark.parametrize(
-    "release",
-    [
-        pytest.param(
-            release,
-            marks=pytest.mark.skipif(
-                not environments.supported(release), reason=f"SGLang {release} needs a later Python than this one"
-            ),
-        )
-        for release in RELEASES
-    ],
-)
+every_release = releases(RELEASES)
 
 
 def probe(release: str, hotfix: str | None) -> tuple[dict[str, Any], str]:
@@ -57,7 +46,7 @@ def probe(release: str, hotfix: str | None) -> tuple[dict[str, Any], str]:
     return report, "\n".join([*before, done.stderr]).replace(str(environments.cache()), "")
 
 
-@releases
+@every_release
 def test_toggle_on(release: str) -> None:
     row = RELEASES[release]
 
@@ -77,7 +66,7 @@ def test_toggle_on(release: str) -> None:
     assert report["early"] is EARLY_SEND[row["early_send"]]
 
 
-@releases
+@every_release
 def test_toggle_off(release: str) -> None:
     report, output = probe(release, None)
 

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import interpreters
 import pytest
 import standin_sglang
 from laboratory import Lab, python_of
+from shared import session_directory
 
 
 @pytest.fixture(scope="session")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
-    base = tmp_path_factory.getbasetemp()
-    # With pytest-xdist every worker has its own directory below the session's.
-    directory = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "startup"
-    directory.mkdir(exist_ok=True)
-    return Lab(directory)
+    return Lab(session_directory(tmp_path_factory, "startup"))
 
 
 @pytest.fixture(params=interpreters.NAMES)

@@ -5,14 +5,13 @@ All of it is made once a session, in a temporary directory, and shared by pytest
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from typing import Any
 import interpreters
 import pytest
 from interpreters import Ended, run
+from shared import Once
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PROBE = Path(__file__).with_name("probe_start.py")
@@ -47,22 +47,8 @@ class Report:
         return not any(self.seen["wrappers"].values()) and self.seen["sent"] in (0, None)
 
 
-class Lab:
-    """Makes things once a session; ``directory`` is common to pytest's workers."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-
-    def made(self, name: str, make: Callable[[Path], object]) -> Path:
-        place = self.directory / name
-        done = place.with_name(f"{name}.done")
-        with place.with_name(f"{name}.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if not done.exists():
-                shutil.rmtree(place, ignore_errors=True)
-                make(place)
-                done.touch()
-        return place
+class Lab(Once):
+    """What the start-up tests share."""
 
     def wheel(self, version: str | None = None) -> Path:
         """Our wheel; with ``version``, one of the same sources with that number."""
