@@ -22,7 +22,7 @@ MINUTES ?= 5
 
 VENV := .venv
 # Two at a time: most tests wait for a process that imports SGLang, and CI has two cores.
-PYTEST := $(VENV)/bin/python -m pytest -n 2 --dist worksteal
+PYTEST := $(VENV)/bin/python -m pytest -n 2 --dist loadgroup
 
 .PHONY: selftest test lint matrix bench soak clean system
 

@@ -40,18 +40,16 @@ def session_directory(factory: pytest.TempPathFactory, name: str) -> Path:
     return directory
 
 
-def releases(chosen: Iterable[str], **options: Any) -> pytest.MarkDecorator:
-    """Parametrizes ``release``; those that want a later Python than this one are skipped, and say so."""
-    return pytest.mark.parametrize(
-        "release",
-        [
-            pytest.param(
-                release,
-                marks=pytest.mark.skipif(
-                    not environments.supported(release), reason=f"SGLang {release} needs a later Python than this one"
-                ),
-            )
-            for release in chosen
-        ],
-        **options,
-    )
+def releases(chosen: Iterable[str], together: bool = False, **options: Any) -> pytest.MarkDecorator:
+    """Parametrizes ``release``; those that want a later Python than this one are skipped, and say so.
+
+    ``together``: all tests of a release run in one of pytest's workers, which share what a release's tests start.
+    """
+
+    def marks(release: str) -> list[pytest.MarkDecorator]:
+        reason = f"SGLang {release} needs a later Python than this one"
+        late = pytest.mark.skipif(not environments.supported(release), reason=reason)
+        return [late, pytest.mark.xdist_group(release)] if together else [late]
+
+    parameters = [pytest.param(release, marks=marks(release)) for release in chosen]
+    return pytest.mark.parametrize("release", parameters, **options)

@@ -242,11 +242,11 @@ class Pair:
         process = self.processes[label] = Process(role, label, self._python, {**self._env, **variables}, log)
         return process
 
-    def add_decode(self, label: str, **variables: str) -> Process:
-        """Starts one more decode process and waits until it is ready."""
-        process = self._start("decode", label, variables)
-        self._await_imports([process])
-        return process
+    def add_decodes(self, *labels: str, **variables: str) -> list[Process]:
+        """Decode processes of these labels; those that are not there yet are started, with `variables` of their own."""
+        started = [self._start("decode", label, variables) for label in labels if label not in self.processes]
+        self._await_imports(started)
+        return [self.processes[label] for label in labels]
 
     def _await_imports(self, processes: Sequence[Process]) -> None:
         start = time.monotonic()

@@ -171,7 +171,7 @@ def run(
 ) -> Result:
     """Runs one scenario on managers of its own and judges it."""
     if scenario.decode_env and process is None:
-        process = pair.processes.get(scenario.name) or pair.add_decode(scenario.name, **dict(scenario.decode_env))
+        (process,) = pair.add_decodes(scenario.name, **dict(scenario.decode_env))
     receiving = process or pair.decode
     name = f"{scenario.name}-{pair.new_room()}"
     prefill = pair.make(pair.prefill, name, scenario.prefill)

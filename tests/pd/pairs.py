@@ -26,7 +26,7 @@ def with_transfers(*named: str, **wanted: object) -> pytest.MarkDecorator:
         and (not named or release in named)
         and all(row[key] == value for key, value in wanted.items())
     ]
-    return shared.releases(chosen, indirect=True, scope="session")
+    return shared.releases(chosen, together=True, indirect=True, scope="session")
 
 
 @contextmanager

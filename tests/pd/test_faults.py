@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
-from pairs import Bench, assert_arrived, of_group, pair_of, with_transfers
+from pairs import Bench, assert_arrived, of_group, with_transfers
 
 from sglang_dsv4_hotfix.selftest import scenarios
 from sglang_dsv4_hotfix.selftest.layouts import LayoutSpec
@@ -16,16 +14,16 @@ DSV4 = LayoutSpec(pages=12)
 some_releases = with_transfers("0.5.11", "0.5.12", "0.5.16", "0.5.19")
 
 
-@pytest.fixture(scope="session")
-def crowd(release: str) -> Iterator[Pair]:
-    """Prefill and three decode processes: one for the faults, one to be killed, one that must not notice."""
-    with pair_of(release, "1", ("faulty", "victim", "bystander")) as pair:
-        yield pair
+@pytest.fixture
+def crowd(patched: Pair) -> Pair:
+    """Prefill and three decode processes: "decode" for the faults, one to be killed, one that must not notice."""
+    patched.add_decodes("other", "victim")
+    return patched
 
 
 def assert_prefill_serves(pair: Pair, prefill: Manager) -> None:
     """Good requests from the same manager to a process that had nothing to do with the fault."""
-    process = pair.processes["bystander"]
+    process = pair.processes["other"]
     bench = Bench(pair, DSV4, DSV4, process, prefill_manager=prefill)
     requests = scenarios.dsv4_requests(pair, bench.prefill, bench.decode, process)
     assert {outcome.statuses for outcome in bench.run(*requests)} == {"Success/Success"}
@@ -38,7 +36,7 @@ def threads(pair: Pair) -> int:
 
 @some_releases
 def test_state_memory_not_registered(crowd: Pair) -> None:
-    bench = Bench(crowd, DSV4, DSV4, crowd.processes["faulty"], register_state=False)
+    bench = Bench(crowd, DSV4, DSV4, crowd.decode, register_state=False)
     requests = scenarios.dsv4_requests(crowd, bench.prefill, bench.decode, bench.process)
     alive = threads(crowd)
 
@@ -52,7 +50,7 @@ def test_state_memory_not_registered(crowd: Pair) -> None:
 
 @some_releases
 def test_exception_in_the_builds_sender(crowd: Pair) -> None:
-    bench = Bench(crowd, DSV4, DSV4, crowd.processes["faulty"])
+    bench = Bench(crowd, DSV4, DSV4, crowd.decode)
     requests = scenarios.dsv4_requests(crowd, bench.prefill, bench.decode, bench.process)
     assert requests[1].prefill_state is not None
     pages = requests[1].prefill_state[0]

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
-from pairs import RELEASES, Bench, assert_arrived, of_group, pair_of, with_transfers
+from pairs import RELEASES, Bench, assert_arrived, of_group, with_transfers
 
 from sglang_dsv4_hotfix.selftest import scenarios
 from sglang_dsv4_hotfix.selftest.layouts import LayoutSpec
@@ -15,11 +13,12 @@ DSV4 = LayoutSpec(pages=12)
 REFUSED = ("prefill-speculates", "decode-state-dtype", "decode-one-entry-more", "decode-online")
 
 
-@pytest.fixture(scope="session")
-def several(release: str) -> Iterator[Pair]:
+@pytest.fixture
+def several(patched: Pair) -> Pair:
     """Prefill, two decode processes like it, and one that was started with online compression."""
-    with pair_of(release, "1", {"decode": {}, "other": {}, "decode-online": scenarios.ONLINE}) as pair:
-        yield pair
+    patched.add_decodes("other")
+    patched.add_decodes("decode-online", **scenarios.ONLINE)
+    return patched
 
 
 @with_transfers()

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 
 import pytest
-from pairs import Bench, assert_arrived, pair_of, with_transfers
+from pairs import Bench, assert_arrived, with_transfers
 
 from sglang_dsv4_hotfix.selftest.compare import Request
 from sglang_dsv4_hotfix.selftest.layouts import LayoutSpec
@@ -17,13 +16,13 @@ SPEC = LayoutSpec(kind="nsa", pages=256, slots=128)
 MISFIT = dataclasses.replace(SPEC, state_dtype="bfloat16")
 POISON = SPEC.pages - 1
 ROOMS = 300
-GOOD = ("first", "second", "third")
+GOOD = ("decode", "other", "third")
 
 
-@pytest.fixture(scope="session")
-def crowd(release: str) -> Iterator[Pair]:
-    with pair_of(release, "1", (*GOOD, "misfit")) as pair:
-        yield pair
+@pytest.fixture
+def crowd(patched: Pair) -> Pair:
+    patched.add_decodes(*GOOD, "misfit")
+    return patched
 
 
 @with_transfers("0.5.11", "0.5.16", "0.5.19")
