@@ -95,8 +95,12 @@ def _put_back() -> None:
 
 def _patch(conn: ModuleType) -> None:
     build = LoadedBuild(conn)
-    verdicts = {name: fixes.judge(name, build) for name in toggle.enabled()}
-    outcomes = {name: Outcome(verdict, False) for name, verdict in verdicts.items()}
+    enabled = toggle.enabled()
+    judged = {name: fixes.judge(name, build) for name in toggle.FIXES}
+    outcomes = {
+        name: Outcome(verdict, False, "" if name in enabled else "not switched on") for name, verdict in judged.items()
+    }
+    verdicts = {name: judged[name] for name in enabled}
     for name in _patch_transfer(build, verdicts):
         # Exceptions end the transfer thread also on the builds that use the returned value.
         done = "exceptions contained" if verdicts[name].word is Word.FIXED else ""

@@ -102,7 +102,8 @@ def sglang_version() -> str | None:
 def _sentence(outcome: Outcome) -> str:
     word, observation = outcome.verdict
     if word is Word.NEEDED:
-        return f"needed, {outcome.done or 'patched'}" if outcome.patched else f"needed, not patched ({outcome.done})"
+        how = f" ({outcome.done})" if outcome.done else ""
+        return f"needed, patched{how}" if outcome.patched else f"needed, not patched{how}"
     if word is Word.UNRECOGNISED:
         return f"unrecognised, not patched ({observation})"
     return f"{word.value}, {outcome.done}" if outcome.done else word.value

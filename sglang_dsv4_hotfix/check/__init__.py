@@ -147,6 +147,8 @@ class Report:
 
     def _what_to_do(self) -> str:
         if not self.undone:
+            if any(obstacle.name == "plugin-only" for obstacle in self.obstacles):
+                return "The hotfix is active where SGLang loads plugins, and there alone: see the obstacle above."
             return "The hotfix is active and mends it in every process that is started like this one."
         if not self.enabled:
             action = f"Set {toggle.VARIABLE}=1 in the environment of the prefill and decode servers and restart them."
@@ -155,6 +157,9 @@ class Report:
             return f"The hotfix is not active. {action}"
         if not self.active:
             return f"The hotfix is switched on and will not act: remove the obstacles above ({self._blocking()})."
+        if self.undone == ["early_send"] and _overruled("early_send"):
+            setting = f"SGLANG_DISAGG_PREFILL_EARLY_SEND_CACHED_PREFIX={fixes.early_send.overruled()}"
+            return f"The hotfix is active, but {setting} overrules early_send: unset it and restart the servers."
         return (
             f"The hotfix is active, but {toggle.VARIABLE}={self.toggle} leaves out {', '.join(self.undone)}: "
             f"set it to 1 and restart the servers."
@@ -190,9 +195,16 @@ def check(path: str | None) -> Report:
         enabled,
         interpreter.ways,
         [*obstacles, *locate.obstacles(installation)],
-        {name: Fix(verdict, _to_do(name, verdict, build), name in enabled) for name, verdict in verdicts.items()},
+        {
+            name: Fix(verdict, _to_do(name, verdict, build), name in enabled and not _overruled(name))
+            for name, verdict in verdicts.items()
+        },
         hazards.look(installation.package, build),
     )
+
+
+def _overruled(name: str) -> bool:
+    return name == "early_send" and fixes.early_send.overruled() is not None
 
 
 def _to_do(name: str, verdict: Verdict, build: OnDiskBuild) -> bool:

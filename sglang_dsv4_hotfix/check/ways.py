@@ -27,7 +27,7 @@ SITECUSTOMIZE_MARK = b"sglang_dsv4_hotfix for directories on PYTHONPATH"
 _PLUGINS = "SGLANG_PLUGINS"
 _PLUGIN_GROUP = "sglang.srt.plugins"
 
-_USE_PYTHONPATH = "put what `sglang-dsv4-hotfix path` prints on PYTHONPATH"
+_USE_PYTHONPATH = "put what `python -m sglang_dsv4_hotfix path` prints on PYTHONPATH"
 
 
 @dataclass(frozen=True)

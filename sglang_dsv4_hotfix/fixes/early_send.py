@@ -39,11 +39,17 @@ def judge(build: Build) -> Verdict:
 _OFF = ("false", "0", "no", "n")
 
 
+def overruled() -> str | None:
+    """The value in the environment that keeps the early send on, if somebody has set one."""
+    chosen = os.environ.get(VARIABLE)
+    return None if chosen is None or chosen.lower() in _OFF else chosen
+
+
 def apply() -> tuple[bool, str, Callable[[], None]]:
     """Sets the variable. Returns whether the early send is off now, what was done, in words, and how to undo it."""
     chosen = os.environ.get(VARIABLE)
     if chosen is not None:
-        off = chosen.lower() in _OFF
+        off = overruled() is None
         return off, f"{VARIABLE}={chosen} is in the environment already and stays", lambda: None
     os.environ[VARIABLE] = "0"
 

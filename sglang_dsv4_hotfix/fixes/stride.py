@@ -43,7 +43,8 @@ _DTYPE_VARIABLE = "SGLANG_DSV4_COMPRESS_STATE_DTYPE"
 
 _USUAL_CAUSES = (
     "Usual causes: speculative decoding on prefill only, online compression (SGLANG_OPT_USE_ONLINE_COMPRESS) or "
-    f"another state dtype ({_DTYPE_VARIABLE}) on one side, different page sizes, different pipeline-parallel sizes."
+    f"another state dtype ({_DTYPE_VARIABLE}) on one side, different page sizes, different "
+    "pipeline-parallel sizes, draft layers on one side."
 )
 
 
@@ -88,10 +89,9 @@ def _split(part: Part, peer: Peer) -> list[Part]:
     try:
         pairs = entry_pairs(peer, part, len(destination))
     except Unmapped as why:
-        i = next((i for i, (a, b) in enumerate(zip(source, destination, strict=False)) if a != b), 0)
         raise Refused(
-            f"{name}: prefill has {len(source)} entries and decode {len(destination)}, of other item lengths (entry "
-            f"{i}: {source[i]} and {destination[i]} bytes), and how this build pairs them cannot be told ({why}). "
+            f"{name}: prefill has {len(source)} entries and decode {len(destination)}, their item lengths differ "
+            f"{_first_difference(source, destination)}, and how this build pairs them cannot be told ({why}). "
             f"{_USUAL_CAUSES}"
         ) from why
     _check_mapping(name, source, destination, pairs, peer)
@@ -109,6 +109,13 @@ def _split(part: Part, peer: Peer) -> list[Part]:
         )
     equal = [pair for pair in pairs if pair not in set(differing)]
     return [*([_part(part, equal, 1)] if equal else []), _part(part, differing, copies)]
+
+
+def _first_difference(source: Sequence[int], destination: Sequence[int]) -> str:
+    for entry, (length, other) in enumerate(zip(source, destination, strict=False)):
+        if length != other:
+            return f"from entry {entry} on ({length} and {other} bytes a page index)"
+    return "in number alone"
 
 
 def _is_flat(manager: object) -> bool:
