@@ -96,11 +96,10 @@ def _put_back() -> None:
 def _patch(conn: ModuleType) -> None:
     build = LoadedBuild(conn)
     enabled = toggle.enabled()
-    judged = {name: fixes.judge(name, build) for name in toggle.FIXES}
-    outcomes = {
-        name: Outcome(verdict, False, "" if name in enabled else "not switched on") for name, verdict in judged.items()
-    }
-    verdicts = {name: judged[name] for name in enabled}
+    verdicts = {name: fixes.judge(name, build) for name in enabled}
+    outcomes = {name: Outcome(verdict, False) for name, verdict in verdicts.items()}
+    others = (name for name in toggle.FIXES if name not in enabled)
+    left_out = [name for name in others if fixes.judge(name, build).word is Word.NEEDED]
     for name in _patch_transfer(build, verdicts):
         # Exceptions end the transfer thread also on the builds that use the returned value.
         done = "exceptions contained" if verdicts[name].word is Word.FIXED else ""
@@ -109,7 +108,7 @@ def _patch(conn: ModuleType) -> None:
         off, done, undo = fixes.early_send.apply()
         _undo.append(undo)
         outcomes["early_send"] = Outcome(verdicts["early_send"], off, done)
-    report.record(getattr(conn, "__file__", None), outcomes)
+    report.record(getattr(conn, "__file__", None), outcomes, left_out)
 
 
 def _patch_transfer(build: LoadedBuild, verdicts: dict[str, Verdict]) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from . import __version__, toggle
@@ -44,13 +45,13 @@ def status() -> dict[str, object]:
     }
 
 
-def record(conn: str | None, outcomes: dict[str, Outcome]) -> None:
+def record(conn: str | None, outcomes: dict[str, Outcome], left_out: Sequence[str] = ()) -> None:
     """Keeps the outcomes for status() and says them, in one line, once."""
     global _conn, _problem
     _conn, _problem = conn, None
     _outcomes.clear()
     _outcomes.update(outcomes)
-    say(_level(outcomes), "%s", summary(outcomes))
+    say(_level(outcomes), "%s", summary(outcomes, left_out))
 
 
 def forget() -> None:
@@ -68,10 +69,12 @@ def problem(text: str) -> None:
     say(logging.WARNING, "sglang_dsv4_hotfix: %s", text)
 
 
-def summary(outcomes: dict[str, Outcome]) -> str:
-    """What the log says: versions, and each fix with its verdict and what was done."""
+def summary(outcomes: dict[str, Outcome], left_out: Sequence[str] = ()) -> str:
+    """What the log says: versions, each fix with its verdict and what was done, and what the toggle leaves out."""
     fixes = "; ".join(f"{name}: {_sentence(outcome)}" for name, outcome in outcomes.items())
     text = f"sglang_dsv4_hotfix {__version__} on SGLang {sglang_version() or 'of unknown version'}: {fixes}"
+    if left_out:
+        text += f". Needed too, and not switched on: {', '.join(left_out)}"
     if nothing_left(outcomes):
         text += ". Nothing left for this package to do on this build: remove it"
     return text
