@@ -19,9 +19,10 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "docs" / "matrix.json"
 FIXES = ("dispatch", "stride", "status", "early_send")
 SCENARIOS = ("equal", "decode-speculates", "state-write-refused")
+#: The head of each README's table, and the word between the first and the last release of a row.
 READMES = {
-    "README.md": ("release", "equal layouts", "decode speculates", "engine refuses the write"),
-    "README.zh-CN.md": ("版本", "布局相同", "只有 decode 投机", "引擎拒绝写入"),
+    "README.md": (("release", "equal layouts", "decode speculates", "engine refuses the write"), "to"),
+    "README.zh-CN.md": (("版本", "布局相同", "只有 decode 投机", "引擎拒绝写入"), "至"),
 }
 
 
@@ -31,10 +32,9 @@ class Rows(NamedTuple):
     releases: list[str]
     result: dict[str, Any]
 
-    @property
-    def name(self) -> str:
+    def name(self, to: str = "to") -> str:
         first, last = self.releases[0], self.releases[-1]
-        return first if first == last else f"{first} to {last}"
+        return first if first == last else f"{first} {to} {last}"
 
 
 def grouped(matrix: dict[str, Any]) -> list[Rows]:
@@ -55,13 +55,13 @@ def outcome(result: dict[str, Any], side: str, scenario: str) -> str:
     return {"right": "arrives"}.get(word, word)
 
 
-def table(rows: list[Rows], head: tuple[str, ...]) -> str:
+def table(rows: list[Rows], head: tuple[str, ...], to: str) -> str:
     """Markdown: the verdicts, then without -> with for each scenario."""
     release, *scenarios = head
     lines = [f"| {' | '.join((release, *(f'`{fix}`' for fix in FIXES), *scenarios))} |"]
     lines.append("|---" * (1 + len(FIXES) + len(scenarios)) + "|")
     for row in rows:
-        cells = [row.name]
+        cells = [row.name(to)]
         cells += [f"**{verdict}**" if verdict == "needed" else verdict for verdict in _verdicts(row)]
         for scenario in SCENARIOS:
             before, after = (outcome(row.result, side, scenario) for side in ("without", "with"))
@@ -117,7 +117,7 @@ def picture(rows: list[Rows], theme: str) -> str:
     ]
     for column, row in enumerate(rows):
         x = left + column * width + width / 2
-        first, _, last = row.name.partition(" to ")
+        first, _, last = row.name().partition(" to ")
         parts.append(f'<text x="{x}" y="{top - 26}" text-anchor="middle">{first}</text>')
         parts.append(f'<text x="{x}" y="{top - 10}" text-anchor="middle">{"to " + last if last else ""}</text>')
     for number, (title, side) in enumerate(lines):
@@ -130,7 +130,7 @@ def picture(rows: list[Rows], theme: str) -> str:
             x = left + column * width
             parts.append(
                 f'<rect x="{x + 1}" y="{y + 1}" width="{width - 2}" height="{height - 2}" rx="3" fill="{colour[kind]}">'
-                f"<title>{row.name}, {side} the hotfix: {word}</title></rect>"
+                f"<title>{row.name()}, {side} the hotfix: {word}</title></rect>"
             )
             if kind != "-":  # colour is not all that tells them apart
                 parts.append(
@@ -169,9 +169,9 @@ def _cell(row: Rows, title: str, side: str) -> tuple[str, str]:
 def rendered() -> dict[Path, str]:
     rows = grouped(json.loads(RESULTS.read_text(encoding="utf-8")))
     files = {ROOT / "docs" / f"matrix-{theme}.svg": picture(rows, theme) for theme in _COLOURS}
-    for name, head in READMES.items():
+    for name, (head, to) in READMES.items():
         text = (ROOT / name).read_text(encoding="utf-8")
-        body = f"<!-- matrix -->\n{table(rows, head)}\n<!-- /matrix -->"
+        body = f"<!-- matrix -->\n{table(rows, head, to)}\n<!-- /matrix -->"
         files[ROOT / name] = re.sub(r"<!-- matrix -->.*?<!-- /matrix -->", lambda _, body=body: body, text, flags=re.S)
     return files
 

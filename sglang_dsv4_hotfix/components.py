@@ -25,6 +25,7 @@ from . import rings
 from .build import Unreadable, parameters
 from .log import say
 from .refusal import Refused
+from .rings import WHOLE, Grain
 from .views import View
 
 #: Binds a method to a manager, or to a view of one.
@@ -83,14 +84,14 @@ class Part:
     """What the build is shown in place of one component, or of some of its entries.
 
     ``source_entries`` and ``destination_entries`` pick entries (buffers) of prefill's and of decode's list, pairwise;
-    None shows all. ``copies`` above 1 shows decode's buffers at the granularity of prefill's item: see ``rings``.
+    None shows all. ``grain`` shows both sides' buffers as items of the same length, where decode's rings are longer.
     """
 
     component: int
     state_type: Any
     source_entries: tuple[int, ...] | None = None
     destination_entries: tuple[int, ...] | None = None
-    copies: int = 1
+    grain: Grain = WHOLE
 
     def with_type(self, state_type: Any) -> Part:
         return replace(self, state_type=state_type)
@@ -187,9 +188,10 @@ class Shown:
         indices = signature.get("prefill_state_indices", args, kwargs)
         # Lengths that differ between the sides stay different by the same factor: how to cut them, or whether to
         # refuse, is the build's own decision.
+        destination = self._indices(request.dst_state_indices, Grain.destination_items)
         values = {
-            "req": View(request, {"dst_state_indices": self._indices(request.dst_state_indices, rings.spread)}),
-            "prefill_state_indices": self._indices(indices, rings.repeat),
+            "req": View(request, {"dst_state_indices": destination}),
+            "prefill_state_indices": self._indices(indices, Grain.source_items),
             _REGISTRATION: self._registrations[0],
         }
         new_args, new_kwargs = signature.put(values, args, kwargs)
@@ -225,8 +227,8 @@ class Shown:
         result = 0
         for part, kv_args, registration in zip(self.parts, self._kv_args, self._registrations, strict=True):
             values = {
-                "req": View(request, {"dst_state_indices": rings.spread(destination, part.copies)}),
-                "prefill_state_indices": rings.repeat(source, part.copies),
+                "req": View(request, {"dst_state_indices": part.grain.destination_items(destination)}),
+                "prefill_state_indices": part.grain.source_items(source),
                 "dst_state_data_ptrs": _pick(pointers, part.destination_entries),
                 _REGISTRATION: registration,
             }
@@ -236,14 +238,14 @@ class Shown:
                 return result
         return result
 
-    def _indices(self, lists: Any, expand: Callable[[Any, int], list[int]]) -> list[Any]:
+    def _indices(self, lists: Any, items: Callable[[Grain, Any], list[int]]) -> list[Any]:
         """Page indices for each part. A component without indices (None, or beyond the list) stays without."""
         shown: list[Any] = []
         for part in self.parts:
             if part.component >= len(lists):
                 break  # parts stand in the order of their components: what follows is missing too
             indices = lists[part.component]
-            shown.append(indices if indices is None or part.copies == 1 else expand(indices, part.copies))
+            shown.append(indices if indices is None or part.grain == WHOLE else items(part.grain, indices))
         return shown
 
     def _registration(self, peer: Peer, shown: dict[str, Any]) -> Any:
@@ -257,9 +259,7 @@ class Shown:
         """
         return {
             name: [
-                _pick(values[part.component], self._side(part, prefix))
-                for part in self.parts
-                if part.component < len(values)
+                _shown_value(name, values[part.component], part) for part in self.parts if part.component < len(values)
             ]
             for name, values in _attributes(holder, prefix)
             if len(values) <= components
@@ -267,23 +267,32 @@ class Shown:
 
     def _entries(self, holder: Any, prefix: str, part: Part) -> dict[str, Any]:
         """The scalar builds' counterpart of _lists: flat lists with one value a buffer."""
-        picked = self._side(part, prefix)
-        return {name: _pick(values, picked) for name, values in _attributes(holder, prefix)}
-
-    @staticmethod
-    def _side(part: Part, prefix: str) -> tuple[int, ...] | None:
-        return part.destination_entries if prefix.startswith("dst_") else part.source_entries
+        return {name: _shown_value(name, values, part) for name, values in _attributes(holder, prefix)}
 
 
 def _bytes_per_page(peer: Peer, part: Part) -> int:
-    return int(sum(_pick(peer.source_lengths(part), part.source_entries))) * part.copies
+    lengths = _pick(peer.source_lengths(part), part.source_entries)
+    return int(sum(map(part.grain.source_length, lengths))) * part.grain.items_per_page
 
 
 def _describe(peer: Peer, part: Part) -> str:
     """For the log: what of a component is shown, and as what."""
     count = len(peer.source_lengths(part)) if part.source_entries is None else len(part.source_entries)
-    copies = "" if part.copies == 1 else f", each ring {part.copies} times"
-    return f'{count} "{getattr(part.state_type, "value", part.state_type)}" buffers{copies}'
+    rows = "" if part.grain == WHOLE else f", each ring {part.grain.copies} times"
+    if part.grain.blocks > 1:
+        rows = ", each page's rows of its ring"
+    return f'{count} "{getattr(part.state_type, "value", part.state_type)}" buffers{rows}'
+
+
+def _shown_value(name: str, values: Any, part: Part) -> Any:
+    """What a part shows of the attribute ``name``, with ``values`` for one component."""
+    if not name.startswith("dst_"):
+        picked, length = _pick(values, part.source_entries), part.grain.source_length
+    else:
+        picked, length = _pick(values, part.destination_entries), part.grain.destination_length
+    if part.grain == WHOLE or not name.endswith("state_item_lens"):
+        return picked
+    return [length(item_length) for item_length in picked]
 
 
 def _attributes(holder: Any, prefix: str) -> Iterator[tuple[str, Any]]:

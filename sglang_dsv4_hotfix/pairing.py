@@ -116,11 +116,18 @@ def entry_pairs(peer: Peer, part: Part, destination_count: int) -> list[tuple[in
 
 
 def _single_component(peer: Peer, part: Part, source: list[int], destination: list[int]) -> tuple[Any, Any, Any, Any]:
-    """Views of kv_args, registration and request, and prefill's indices, for one page of this component alone."""
+    """Views of kv_args, registration and request, and prefill's indices, for one page of this component alone.
+
+    Decode's item lengths are shown as prefill's, as they will be once the rings are split: a build that compares them
+    shall answer for the entries.
+    """
+    lengths = peer.source_lengths(part)
+    if len(source) != len(destination):
+        lengths = peer.destination_lengths(part)
     if not peer.signature.is_list:
         return (
             View(peer.manager.kv_args, {"state_type": part.state_type, "state_data_ptrs": source}),
-            View(peer.registration, {"dst_state_data_ptrs": destination}),
+            View(peer.registration, {"dst_state_data_ptrs": destination, "dst_state_item_lens": lengths}),
             View(peer.request, {"dst_state_indices": [0]}),
             [0],
         )
@@ -135,7 +142,7 @@ def _single_component(peer: Peer, part: Part, source: list[int], destination: li
 
     return (
         View(peer.manager.kv_args, {"state_types": types, "state_data_ptrs": lists(source)}),
-        View(peer.registration, {"dst_state_data_ptrs": lists(destination)}),
+        View(peer.registration, {"dst_state_data_ptrs": lists(destination), "dst_state_item_lens": lists(lengths)}),
         View(peer.request, {"dst_state_indices": alone}),
         alone,
     )

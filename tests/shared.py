@@ -1,4 +1,4 @@
-"""What several test directories need: things made once a session, and releases as parameters."""
+"""What several test directories need: things made once a session, releases as parameters, releases edited."""
 
 from __future__ import annotations
 
@@ -11,6 +11,54 @@ from typing import Any
 
 import environments
 import pytest
+
+CONN_PATH = Path("sglang/srt/disaggregation/mooncake/conn.py")
+
+#: Edits for ``edited_release`` that make of 0.5.11 what others made of it: #24878, and a sender of a fork's own, which
+#: compares the two sides' item lengths.
+UPSTREAM_FIX = ('elif state_type in ["swa", "nsa"]:', 'elif state_type in ["swa", "nsa", "dsv4"]:')
+OWN_SENDER = (
+    (
+        "    def _send_mamba_state(\n",
+        "    def _send_dsv4_state(self, req, indices, pointers, executor, registration):\n"
+        "        assert self.kv_args.state_item_lens == registration.dst_state_item_lens\n"
+        "        return self._send_kvcache_generic(\n"
+        "            mooncake_session_id=req.mooncake_session_id,\n"
+        "            src_data_ptrs=self.kv_args.state_data_ptrs,\n"
+        "            dst_data_ptrs=pointers,\n"
+        "            item_lens=self.kv_args.state_item_lens,\n"
+        "            prefill_data_indices=np.array(indices, dtype=np.int32),\n"
+        "            dst_data_indices=np.array(req.dst_state_indices, dtype=np.int32),\n"
+        "            executor=executor,\n"
+        "        )\n\n"
+        "    def _send_mamba_state(\n",
+    ),
+    (
+        'elif state_type in ["swa", "nsa"]:',
+        'elif state_type == "dsv4":\n'
+        "            return self._send_dsv4_state(\n"
+        "                req, prefill_state_indices, dst_state_data_ptrs, executor, target_rank_registration_info\n"
+        "            )\n"
+        '        elif state_type in ["swa", "nsa"]:',
+    ),
+)
+
+
+def edited_release(site: Path, tree: Path, *edits: tuple[str, str]) -> Path:
+    """Makes ``tree``: the release installed at ``site`` with conn.py edited, everything else linked to it."""
+    here, there = tree, site
+    for part in CONN_PATH.parts:
+        here.mkdir()
+        for entry in there.iterdir():
+            if entry.name not in (part, "__pycache__"):
+                (here / entry.name).symlink_to(entry)
+        here, there = here / part, there / part
+    text = there.read_text(encoding="utf-8")
+    for old, new in edits:
+        assert text.count(old) == 1, f"{there} has {text.count(old)} times: {old}"
+        text = text.replace(old, new)
+    here.write_text(text, encoding="utf-8")
+    return tree
 
 
 class Once:

@@ -1,7 +1,7 @@
 """Faults of SGLang builds that no fix of this package mends, but a setting of the operator avoids.
 
 Each is found by what stands in the build's files, not by its version. ``releases`` is for the reader: the PyPI releases
-in which it was found that way (tests/check/test_hazards.py looks at all of them).
+in which it was found that way (tests/check/test_check_hazards.py looks at all of them).
 """
 
 from __future__ import annotations

@@ -95,7 +95,7 @@ class Process:
         if not self.enabled:
             return NOT_ACTIVE, (
                 f"This process runs without the hotfix: {self._toggle_in_words()} where it was started. "
-                f"Set {toggle.VARIABLE}=1 there and restart it."
+                f"If it is a server of SGLang's, set {toggle.VARIABLE}=1 there and restart it."
             )
         if "wrapt" in self.libraries:
             return FINE, (
@@ -111,6 +111,13 @@ class Process:
             "Can't tell: the toggle is on, and neither wrapt nor Mooncake's engine is loaded. This process has not "
             "imported conn.py, or not yet; look at the scheduler processes."
         )
+
+    def toggle_row(self) -> str:
+        """The toggle and where it was seen, in words."""
+        if self.environment is None:
+            return "not known"
+        where = "" if self.ancestor is None else f" (from process {self.ancestor})"
+        return f"{'on' if self.enabled else 'off'}: {self._toggle_in_words()}{where}"
 
     def _toggle_in_words(self) -> str:
         return f"{toggle.VARIABLE} was not set" if self.toggle is None else f"{toggle.VARIABLE} was {self.toggle!r}"
@@ -135,7 +142,9 @@ class Process:
             "command": self.command,
             "executable": self.executable,
             "flags": self.flags,
-            "toggle": {"value": self.toggle, "enabled": list(self.enabled), "from_pid": self.ancestor or self.pid},
+            "toggle": None
+            if self.environment is None
+            else {"value": self.toggle, "enabled": list(self.enabled), "from_pid": self.ancestor or self.pid},
             "libraries": self.libraries,
             "files": self.files,
             "output": self.output,
@@ -210,8 +219,7 @@ def _environment(pid: int) -> tuple[dict[str, str] | None, int | None]:
 def _rows(process: Process) -> Iterator[tuple[str, str]]:
     yield "Process", f"{process.pid}: {' '.join(process.command)[:200]}"
     yield "Python", " ".join([process.executable, *process.flags])
-    where = f" (from process {process.ancestor})" if process.ancestor is not None else ""
-    yield "Toggle", f"{'on' if process.enabled else 'off'}: {process._toggle_in_words()}{where}"
+    yield "Toggle", process.toggle_row()
     for name in _LIBRARIES:
         yield name, process.libraries.get(name, "not loaded")
     if process.files:

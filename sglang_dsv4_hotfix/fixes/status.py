@@ -7,7 +7,7 @@ Symptom     The engine refuses a state write (memory not registered, decode gone
 Cause       transfer_worker drops what maybe_send_extra returns (up to 0.5.16); its exception handler re-raises, out of
             the thread (every release so far).
 Upstream    the dropped value: fixed in 0.5.17, inside #32541. The exception: not fixed in 0.5.23.
-Evidence    tests/pd/test_status.py: real faults over a real pair.
+Evidence    tests/pd/test_faults.py: real faults over a real pair.
 The change  A state send that returned non-zero or raised marks its request; send_aux of a marked request sends
             nothing and returns failure. transfer_worker does the rest: the room is Failed on both sides, thread and
             session live on. (Up to 0.5.6.post2 a pipeline stage that is not the last sends no aux data; there the

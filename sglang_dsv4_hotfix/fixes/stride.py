@@ -9,9 +9,9 @@ Cause       The generic sender computes ``dst_ptr + dst_index * source_item_leng
             lands at half the offset.
 Upstream    #24878 and #24888 state that this layout is handled; it is not, up to 0.5.21. 0.5.22 compares the lengths
             and rejects the peer, which is honest but does not serve it. Issue #38819 has the arithmetic for V4.1.
-Evidence    tests/pd/test_stride.py and tests/unit/test_rings.py: every position, over the releases' own pools.
+Evidence    tests/pd/test_positions.py and test_layouts_differ.py; tests/unit/test_rings.py: every position.
 The view    A component whose item lengths differ is shown as two: the entries of equal length as they are, and the
-            rings at the granularity of prefill's item, each as often as it fits into decode's (see ``rings``).
+            rings at the granularity of prefill's item, each as often as it fits into decode's (``rings``).
             A layout that this does not explain is refused: nothing is sent and the request fails.
 Retires     where ``_send_kvcache_generic`` takes decode's item lengths (``dst_item_lens``, 0.5.22): such a build
             compares them itself.
@@ -29,15 +29,19 @@ from ..components import Part, Peer, Signature
 from ..log import say
 from ..pairing import Unmapped, entry_pairs
 from ..refusal import Refused
+from ..rings import WHOLE, Grain
 from ..standin import GENERIC_SENDER
 from ..verdict import Verdict, Word
 
-#: State types whose components go through the generic sender, item by item. Others (mamba, ...) have senders of their
-#: own, which take decode's lengths.
-_PAGED = frozenset({"swa", "nsa", "dsa", "swa_ring", "c128_state", "dsv4_request_state"})
+#: State types whose components go through the generic sender, item by item ("dsv4" itself with #24878 and in forks).
+#: Others (mamba, ...) have senders of their own, which take decode's lengths.
+_PAGED = frozenset({"dsv4", "swa", "nsa", "dsa", "swa_ring", "c128_state", "dsv4_request_state"})
 
 #: Components with the ratio-128 state alone (0.5.15 on). Their rows do not depend on speculation, only on the dtype.
 _REQUEST_SCOPED = frozenset({"c128_state", "dsv4_request_state"})
+
+#: Rows of a ring on a server that does not speculate (get_compress_state_ring_size): compress ratios 4 and 128.
+_NEAR_ROWS, _FAR_ROWS = 8, 128
 
 _DTYPE_VARIABLE = "SGLANG_DSV4_COMPRESS_STATE_DTYPE"
 
@@ -99,7 +103,6 @@ def _split(part: Part, peer: Peer) -> list[Part]:
     if not differing:
         return [part]
     copies = _ring_multiple(name, source, destination, pairs, differing, peer)
-    _check_page_size(name, peer)
     if not _dtype_is_equal(peer):
         i, j = differing[0]
         raise Refused(
@@ -107,8 +110,14 @@ def _split(part: Part, peer: Peer) -> list[Part]:
             f"prefill keeps its state in less than float32 this may be a wider state dtype on decode as well as "
             f"speculative decoding. Set {_DTYPE_VARIABLE}=float32 on both sides."
         )
-    equal = [pair for pair in pairs if pair not in set(differing)]
-    return [*([_part(part, equal, 1)] if equal else []), _part(part, differing, copies)]
+    grains = _grains(name, {source[i] for i, _ in differing}, copies, peer)
+    shown: dict[Grain, list[tuple[int, int]]] = {}
+    for i, j in pairs:
+        shown.setdefault(WHOLE if source[i] == destination[j] else grains[source[i]], []).append((i, j))
+    return [
+        Part(part.component, part.state_type, tuple(i for i, _ in entries), tuple(j for _, j in entries), grain)
+        for grain, entries in shown.items()
+    ]
 
 
 def _first_difference(source: Sequence[int], destination: Sequence[int]) -> str:
@@ -170,19 +179,41 @@ def _ring_multiple(
     return multiple
 
 
-def _check_page_size(name: str, peer: Peer) -> None:
-    """Refuses pages that do not hold whole rings: a row's place in the ring would depend on the page's number.
+def _grains(name: str, lengths: Collection[int], copies: int, peer: Peer) -> dict[int, Grain]:
+    """How the rings of each of prefill's item lengths (bytes) are shown; Refused when the pages do not fit the rings.
 
-    Such servers do not exist as far as SGLang's own kernels go: ``c_plan.cuh`` checks that ``swa_page_size`` is a
-    multiple of ``ring_size``. Where the ratio-128 rings have a component of their own, the others have 8 rows.
+    SGLang runs DeepSeek-V4 with pages of 256 tokens (``deepseek_v4_hook.py``), which hold whole rings of either kind.
+    Only a fork with others needs to know which rings have how many rows.
     """
     page_size = getattr(peer.manager.kv_args, "page_size", None)
-    ring = 8 if _request_scoped(peer) else 128
-    if isinstance(page_size, int) and page_size % ring:
+    if not isinstance(page_size, int) or page_size % _FAR_ROWS == 0:
+        return dict.fromkeys(lengths, Grain(copies))
+    grains = {}
+    for length, rows in _ring_rows(lengths, peer).items():
+        blocks = rings.blocks(page_size, rows)
+        if blocks is not None and length % blocks == 0:
+            grains[length] = Grain(copies, blocks)
+    if len(grains) < len(lengths):
+        unknown = sorted(set(lengths) - set(grains))
         raise Refused(
-            f"{name}: decode's rings are longer than prefill's, and with pages of {page_size} tokens, which do not "
-            f"hold whole rings of {ring} rows, they cannot be filled page by page. Use --page-size 256 on both sides."
+            f"{name}: decode's rings are longer than prefill's, and how pages of {page_size} tokens fill those of "
+            f"{', '.join(map(str, unknown))} bytes cannot be told. Use --page-size 256 on both sides."
         )
+    return grains
+
+
+def _ring_rows(lengths: Collection[int], peer: Peer) -> dict[int, int]:
+    """Rows of prefill's rings by item length; empty when the lengths do not tell.
+
+    Where ratio 128 has a component of its own, the other rings have 8 rows. In a common list its item, 128 rows of
+    2 * head_dim values, is 8 times as long as that of ratio 4, 8 rows of 4 * head_dim. The indexer has 8 rows too.
+    """
+    if _request_scoped(peer):
+        return dict.fromkeys(lengths, _NEAR_ROWS)
+    far = [length for length in lengths if length % 8 == 0 and length // 8 in lengths]
+    if len(far) != 1:
+        return {}
+    return {length: _FAR_ROWS if length == far[0] else _NEAR_ROWS for length in lengths}
 
 
 def _dtype_is_equal(peer: Peer) -> bool:
@@ -201,10 +232,6 @@ def _dtype_is_equal(peer: Peer) -> bool:
 
 def _request_scoped(peer: Peer) -> list[Part]:
     return [part for part in peer.parts() if _plain(part.state_type) in _REQUEST_SCOPED]
-
-
-def _part(part: Part, pairs: list[tuple[int, int]], copies: int) -> Part:
-    return Part(part.component, part.state_type, tuple(i for i, _ in pairs), tuple(j for _, j in pairs), copies)
 
 
 def _plain(state_type: object) -> str:

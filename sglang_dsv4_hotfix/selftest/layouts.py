@@ -142,7 +142,7 @@ def dsv4_kv(spec: LayoutSpec) -> list[Planned]:
     compressed = padded_page(spec.page_size // 4)
     # 128 fp8 values and one fp32 scale a token.
     index = spec.page_size // 4 * (INDEX_HEAD_DIM + 4)
-    far = padded_page(spec.page_size // 128)
+    far = padded_page(max(1, spec.page_size // 128))
     return (
         [Planned(f"kv.c4.{i}", compressed * spec.pages, compressed) for i in range(RATIOS.count(4))]
         + [Planned(f"kv.index.{i}", index * spec.pages, index) for i in range(RATIOS.count(4))]

@@ -7,6 +7,7 @@ side reported something else than what happened; 2: could not run, with the reas
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import sys
@@ -24,6 +25,8 @@ def main(argv: Sequence[str]) -> int:
 
     With `--hotfix both` the code is that of the second run, the one with the hotfix on.
     """
+    if importlib.util.find_spec("sglang") is None:
+        return _could_not_run(f"SGLang is not installed for {sys.executable}; run this with the Python of SGLang")
     try:
         # NumPy comes with every SGLang, but its absence has to be a sentence, not a traceback.
         from sglang_dsv4_hotfix.selftest import adapter, pair, scenarios
@@ -57,7 +60,7 @@ def _arguments(argv: Sequence[str], names: Any, default: Sequence[str]) -> argpa
         action="append",
         choices=sorted(names),
         metavar="NAME",
-        help=f"run only this one, repeatable (default: {', '.join(default)}; all: {', '.join(names)})",
+        help=f"run only this one, repeatable (default: {', '.join(default)}; there are: {', '.join(names)})",
     )
     parser.add_argument(
         "--hotfix",

@@ -200,25 +200,7 @@ def judge(
         compare.verdict(check for check in checks if check.group == group) for group in ("kv", "state", "aux")
     )
     statuses = sorted({outcome.statuses for outcome in outcomes})
-    silent = "Success/Success" in statuses and set(statuses) <= {"Success/Success", "Failed/Failed"}
-    failed = statuses == ["Failed/Failed"]
-    if silent:
-        # Where some rooms failed and some didn't, the bytes are those of the rooms that didn't.
-        arrived = kv == state == aux == "right" and len(statuses) == 1
-        if arrived:
-            text = "state arrived" if scenario.wants == "arrive" else "state arrived, though it cannot have"
-        else:
-            found = (("state", state), ("KV", kv), ("aux", aux))
-            wrong = [f"{what} {how}, silently" for what, how in found if how != "right"]
-            text = wrong[0] if wrong else "some requests failed"
-        fine = arrived and scenario.wants == "arrive"
-    elif failed:
-        clean = state in ("lost", "untouched")
-        text = "failed on both sides" + ("" if clean else f", but state {state}")
-        fine = clean and (scenario.wants == "fail" or scenario.may_refuse)
-    else:
-        settled = all(status in ("Success", "Failed") for pair in statuses for status in pair.split("/"))
-        text, fine = ("the sides disagree" if settled else "requests hang"), False
+    text, fine = _verdict(scenario, kv, state, aux, statuses)
     reason = next((outcome.prefill_reason for outcome in outcomes if outcome.prefill_reason), "")
     return Result(
         scenario.name,
@@ -234,3 +216,24 @@ def judge(
         tuple(outcomes),
         tuple(state_types),
     )
+
+
+def _verdict(scenario: Scenario, kv: str, state: str, aux: str, statuses: list[str]) -> tuple[str, bool]:
+    """The last cell of the table, and whether it is as it should be."""
+    if statuses == ["Failed/Failed"]:
+        if state not in ("lost", "untouched"):
+            return f"failed on both sides, but state {state}", False
+        return "failed on both sides", scenario.wants == "fail" or scenario.may_refuse
+    if "Success/Success" in statuses and set(statuses) <= {"Success/Success", "Failed/Failed"}:
+        # Where some rooms failed and some didn't, the bytes are those of the rooms that didn't.
+        for what, how in (("state", state), ("KV", kv), ("aux", aux)):
+            if how != "right":
+                return f"{what} {how}, silently", False
+        if len(statuses) > 1:
+            return "some requests failed", False
+        if scenario.wants == "fail":
+            return "state arrived, though it cannot have", False
+        return "state arrived", True
+    if all(status in ("Success", "Failed") for pair in statuses for status in pair.split("/")):
+        return "the sides disagree", False
+    return "requests hang", False

@@ -1,7 +1,6 @@
 """Every message of the package that an operator can meet, read from its source.
 
-A message is a pattern: the text of the literal, with … for whatever is filled in. What belongs to the selftest is left
-out: it prints a report of its own, which explains itself.
+A message is a pattern: the text of the literal, with … for whatever is filled in.
 """
 
 from __future__ import annotations
@@ -34,6 +33,9 @@ CALLS = {
     "Unreadable": 0,
     "NotFound": 0,
     "Unseen": 0,
+    "CannotRun": 0,
+    "WorkerDied": 0,
+    "_could_not_run": 0,
     "Verdict": 1,
     "Outcome": 2,
     "Way": 2,
@@ -93,8 +95,7 @@ def describes(row: str, pattern: str) -> bool:
 
 
 def _sources() -> list[Path]:
-    package = [path for path in sorted(PACKAGE.rglob("*.py")) if "selftest" not in path.parts]
-    return [*package, REPOSITORY / "sitecustomize.py"]
+    return [*sorted(PACKAGE.rglob("*.py")), REPOSITORY / "sitecustomize.py"]
 
 
 def _constants(tree: ast.Module) -> dict[str, str]:

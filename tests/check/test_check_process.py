@@ -207,6 +207,8 @@ def test_title_and_a_shell_above(proc: Callable[..., int]) -> None:
     assert found.environment is None
     assert found.exit_code == 2
     assert "has written its title over its environment" in found.conclusion()
+    assert found.toggle_row() == "not known"
+    assert found.data()["toggle"] is None
 
 
 def test_transfers_unpatched(proc: Callable[..., int]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import environments
@@ -31,12 +32,16 @@ def with_transfers(*named: str, **wanted: object) -> pytest.MarkDecorator:
 
 @contextmanager
 def pair_of(
-    release: str, hotfix: str | None, decodes: Mapping[str, Mapping[str, str]] | Sequence[str] = ("decode",)
+    release: str,
+    hotfix: str | None,
+    decodes: Mapping[str, Mapping[str, str]] | Sequence[str] = ("decode",),
+    tree: Path | None = None,
 ) -> Iterator[Pair]:
+    """A pair of `release`, or of the `tree` that was made of it."""
     environment = environments.environment_for(release)
-    env = worker_environment(environment.env(hotfix))
+    env = worker_environment(environment.env(hotfix, *([tree] if tree else [])))
     with Pair(environment.python, env, decodes) as pair:
-        assert str(pair.prefill.info["conn"]).startswith(f"{environment.site}/")
+        assert str(pair.prefill.info["conn"]).startswith(f"{tree or environment.site}/")
         # By the .pth file of the installed wheel; with the toggle off nothing of it may be there.
         assert pair.prefill.info["activation"] == ("startup" if hotfix else "off")
         yield pair

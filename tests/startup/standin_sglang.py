@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from shared import CONN_PATH
+
 VERSION = "0.0.0+standin"
 
 CONN = """\
@@ -55,8 +57,6 @@ class Request:
     mooncake_session_id = "session"
     dst_state_indices = [0]
 """
-
-CONN_PATH = Path("sglang/srt/disaggregation/mooncake/conn.py")
 
 
 def write(directory: Path, conn: str | None = CONN) -> Path:

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import shared
 from environments import Environment, environment_for
 from interpreters import run
-from standin_sglang import CONN_PATH
 
 RELEASE = "0.5.11"
 PROBE = Path(__file__).with_name("probe_real.py")
@@ -42,22 +42,9 @@ def probe(
 
 
 @pytest.fixture
-def edited(environment: Environment, tmp_path: Path) -> Callable[[str, str], Path]:
-    """Makes a tree of this release with one edit in conn.py, and everything else linked to the installed one."""
-
-    def make(old: str, new: str) -> Path:
-        tree = tmp_path / "tree"
-        here, there = tree, environment.site
-        for part in CONN_PATH.parts:
-            here.mkdir()
-            for entry in there.iterdir():
-                if entry.name not in (part, "__pycache__"):
-                    (here / entry.name).symlink_to(entry)
-            here, there = here / part, there / part
-        text = there.read_text(encoding="utf-8")
-        assert text.count(old) == 1, f"SGLang {RELEASE} has {text.count(old)} times: {old}"
-        here.write_text(text.replace(old, new), encoding="utf-8")
-        return tree
+def edited(environment: Environment, tmp_path: Path) -> Callable[..., Path]:
+    def make(*edits: tuple[str, str]) -> Path:
+        return shared.edited_release(environment.site, tmp_path / "tree", *edits)
 
     return make
 
@@ -78,23 +65,8 @@ def test_as_released(environment: Environment) -> None:
     assert off["log"] == []
 
 
-UPSTREAM_FIX = ('elif state_type in ["swa", "nsa"]:', 'elif state_type in ["swa", "nsa", "dsv4"]:')
-OWN_SENDER = (
-    "    def _send_mamba_state(\n",
-    "    def _send_dsv4_state(self, req, indices, pointers, executor):\n"
-    "        return self._send_kvcache_generic(mooncake_session_id=req.mooncake_session_id)\n\n"
-    "    def _send_mamba_state(\n",
-)
-OWN_SENDER_IS_CALLED = (
-    'elif state_type in ["swa", "nsa"]:',
-    'elif state_type == "dsv4":\n'
-    "            return self._send_dsv4_state(req, prefill_state_indices, dst_state_data_ptrs, executor)\n"
-    '        elif state_type in ["swa", "nsa"]:',
-)
-
-
-def test_upstream_fix_under_this_version(environment: Environment, edited: Callable[[str, str], Path]) -> None:
-    tree = edited(*UPSTREAM_FIX)
+def test_upstream_fix_under_this_version(environment: Environment, edited: Callable[..., Path]) -> None:
+    tree = edited(shared.UPSTREAM_FIX)
 
     report = probe(environment, toggle="dispatch", path=(tree,))
 
@@ -106,12 +78,8 @@ def test_upstream_fix_under_this_version(environment: Environment, edited: Calla
     assert [level for level, _ in report["log"]] == ["INFO"]
 
 
-def test_own_sender_under_this_version(environment: Environment, edited: Callable[[str, str], Path]) -> None:
-    tree = edited(*OWN_SENDER_IS_CALLED)
-    file = tree / CONN_PATH
-    text = file.read_text(encoding="utf-8")
-    assert text.count(OWN_SENDER[0]) == 1
-    file.write_text(text.replace(*OWN_SENDER), encoding="utf-8")
+def test_own_sender_under_this_version(environment: Environment, edited: Callable[..., Path]) -> None:
+    tree = edited(*shared.OWN_SENDER)
 
     report = probe(environment, toggle="dispatch", path=(tree,))
 
@@ -123,9 +91,9 @@ def test_own_sender_under_this_version(environment: Environment, edited: Callabl
     assert report["sent"] == ["session"]
 
 
-def test_a_number_that_promises_the_fix(environment: Environment, edited: Callable[[str, str], Path]) -> None:
+def test_a_number_that_promises_the_fix(environment: Environment, edited: Callable[..., Path]) -> None:
     """The other way round: the method is as broken as ever under a version that claims better."""
-    tree = edited('elif state_type in ["swa", "nsa"]:', 'elif state_type in ["nsa"]:')
+    tree = edited(('elif state_type in ["swa", "nsa"]:', 'elif state_type in ["nsa"]:'))
     lie = "import types; sys.modules['sglang.version'] = types.SimpleNamespace(__version__='0.5.99')"
 
     report = probe(environment, "--before", lie, toggle="dispatch", path=(tree,))

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import standin_sglang
 from laboratory import Lab, broken, look
-from standin_sglang import CONN, CONN_PATH, edited
+from shared import CONN_PATH
+from standin_sglang import CONN, edited
 
 AGAIN = "import sglang_dsv4_hotfix; sglang_dsv4_hotfix.activate()"
 

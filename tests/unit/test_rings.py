@@ -8,10 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sglang_dsv4_hotfix import rings
+from sglang_dsv4_hotfix.rings import Grain
 
 
-# Pages of 64 tokens do not hold a ring of 128 rows; SGLang's kernels refuse that, and so does the stride fix.
-@pytest.mark.parametrize(("ring", "page_size"), [(8, 64), (8, 128), (8, 256), (128, 128), (128, 256)])
+@pytest.mark.parametrize("ring", [8, 128])
+@pytest.mark.parametrize("page_size", [64, 128, 256])
 @given(data=st.data(), copies=st.integers(2, 4))
 @settings(max_examples=60, deadline=None)
 def test_every_position_of_the_last_ring_is_right(page_size: int, ring: int, copies: int, data: st.DataObject) -> None:
@@ -26,10 +27,13 @@ def test_every_position_of_the_last_ring_is_right(page_size: int, ring: int, cop
         location = prefill_pages[position // page_size] * page_size + position % page_size
         prefill[prefill_pages[position // page_size] * ring + location % ring] = position
 
+    grain = Grain(copies, rings.blocks(page_size, ring) or 0)
+    rows = grain.source_length(ring)
+    assert rows == grain.destination_length(ring * copies)
     for source, destination in zip(
-        rings.repeat(prefill_pages, copies), rings.spread(decode_pages, copies), strict=True
+        grain.source_items(prefill_pages), grain.destination_items(decode_pages), strict=True
     ):
-        decode[destination * ring : (destination + 1) * ring] = prefill[source * ring : (source + 1) * ring]
+        decode[destination * rows : (destination + 1) * rows] = prefill[source * rows : (source + 1) * rows]
 
     wide = ring * copies
     for position in range(max(0, length - ring), length):
@@ -41,8 +45,16 @@ def test_every_position_of_the_last_ring_is_right(page_size: int, ring: int, cop
 
 
 def test_expansion_keeps_the_pairs_when_one_list_is_cut() -> None:
-    source, destination = rings.repeat([5, 6, 7], 2), rings.spread([9, 3], 2)
+    source, destination = Grain(2).source_items([5, 6, 7]), Grain(2).destination_items([9, 3])
     assert list(zip(source, destination, strict=False)) == [(5, 18), (5, 19), (6, 6), (6, 7)]
+
+
+@pytest.mark.parametrize(
+    ("page_size", "ring", "blocks"),
+    [(256, 128, 1), (128, 128, 1), (64, 128, 2), (8, 128, 16), (64, 8, 1), (4, 8, 2), (192, 128, None), (0, 8, None)],
+)
+def test_blocks(page_size: int, ring: int, blocks: int | None) -> None:
+    assert rings.blocks(page_size, ring) == blocks
 
 
 @pytest.mark.parametrize(

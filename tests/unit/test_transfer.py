@@ -135,6 +135,25 @@ def test_list_builds_split_only_what_differs(patched: Callable[..., None], data:
     assert len(manager.engine_calls) == calls
 
 
+class Comparing(ListManager):
+    """A build that compares the two sides' item lengths before it sends, as two forks do."""
+
+    def maybe_send_extra(
+        self, req: Any, prefill_state_indices: Any, executor: Any, target_rank_registration_info: Any = None
+    ) -> int:
+        assert self.kv_args.state_item_lens == target_rank_registration_info.dst_state_item_lens
+        return ListManager.maybe_send_extra(self, req, prefill_state_indices, executor, target_rank_registration_info)
+
+
+def test_a_build_that_compares_sees_one_item_length(patched: Callable[..., None]) -> None:
+    patched(Comparing)
+    first = (numbered(FLAT), Pools(SPECULATIVE, 12, fill=255))
+    manager, peer = list_pair([("swa", *first)])
+    comparing = Comparing(manager.kv_args, manager.regions)
+    assert send(comparing, peer, Request(1, [[3]]), [[5]]) == (0, 0)
+    assert same(first[1].buffers, expected(*first, [(5, 3)]))
+
+
 @pytest.mark.parametrize("indices", [[None, [5]], [None], [[5], None], []], ids=str)
 def test_components_without_indices_stay_without(patched: Callable[..., None], indices: list[Any]) -> None:
     patched(ListManager)
@@ -178,17 +197,48 @@ def test_refused_layouts(patched: Callable[..., None], caplog: pytest.LogCapture
     assert [record.levelno for record in caplog.records if "room 7" in record.message] == [logging.ERROR]
 
 
-@pytest.mark.parametrize(("page_size", "fits"), [(64, False), (192, False), (128, True), (256, True)])
-def test_pages_that_do_not_hold_whole_rings_are_refused(
-    patched: Callable[..., None], page_size: int, fits: bool
+@pytest.mark.parametrize(
+    ("page_size", "rings", "fits"),
+    [
+        (256, FLAT[2:], True),
+        (128, FLAT[2:], True),
+        (192, FLAT[2:], False),
+        (64, FLAT[2:], True),
+        (64, [256, 64], False),  # of 8 rows both, or one of 128
+        (64, [512, 64, 8], False),  # either of two may be of 128 rows
+    ],
+)
+def test_pages_have_to_fit_the_rings(
+    patched: Callable[..., None], page_size: int, rings: list[int], fits: bool
 ) -> None:
     patched(ScalarManager)
-    prefill, decode = numbered(FLAT), Pools(SPECULATIVE, 12, fill=255)
+    prefill = numbered([SWA, *rings])
+    decode = Pools([SWA, *(2 * length for length in rings)], 12, fill=255)
     manager, peer = scalar_pair("dsv4", prefill, decode)
     manager.kv_args.page_size = page_size
     assert send(manager, peer, Request(1, [3]), [5]) == (0, 0 if fits else -1)
     assert bool(manager.engine_calls) is fits
     assert fits or "Use --page-size 256 on both sides." in manager.failures[1]
+
+
+@pytest.mark.parametrize(("source", "destination"), [(5, 3), (4, 3), (5, 4), (6, 10)])
+def test_pages_shorter_than_a_ring_bring_their_own_rows(
+    patched: Callable[..., None], source: int, destination: int
+) -> None:
+    """Page p of 64 tokens has rows p % 2 * 64 and on of a ring of 128 rows, and p % 4 * 64 and on of one of 256."""
+    patched(ScalarManager)
+    prefill, decode = numbered(FLAT), Pools(SPECULATIVE, 12, fill=255)
+    manager, peer = scalar_pair("dsv4", prefill, decode)
+    manager.kv_args.page_size = 64
+    assert send(manager, peer, Request(1, [destination]), [source]) == (0, 0)
+    row = FLAT[3] // 128
+    ring, wide = 128 * row, 256 * row
+    begin = destination * wide + destination % 4 * 64 * row
+    taken = source * ring + source % 2 * 64 * row
+    written = decode.buffers[3]
+    assert (written[begin : begin + 64 * row] == prefill.buffers[3][taken : taken + 64 * row]).all()
+    assert (np.delete(written, np.s_[begin : begin + 64 * row]) == 255).all()
+    assert same([decode.buffers[2]], [expected(prefill, decode, [(source, destination)])[2]])
 
 
 @pytest.mark.parametrize("extra", [[], [64]], ids=["equal", "one entry more on decode"])
