@@ -9,7 +9,6 @@ hand-over to the engine, replaced by a recorder: nothing is sent. Done once for 
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
@@ -27,28 +26,17 @@ _SILENCED = ("record_failure", "update_status", "conclude_failure", "sync_status
 
 
 class _Rehearsal(View):
-    """The manager, with its methods bound to the view, so that what they call is the view's as well."""
+    """The manager, with nothing in reach that belongs to the real one: what it calls and what it might say."""
 
     __slots__ = ()
 
     def __getattr__(self, name: str) -> Any:
-        if name in self._shown:
-            return self._shown[name]
         if name in _SILENCED:
             return lambda *args, **kwargs: None
-        if name in vars(self._real):
-            value = vars(self._real)[name]
-            if callable(value):
-                # Bound to the real manager, so it could reach the real engine.
-                raise AttributeError(f"{name} has been replaced on this manager and cannot be rehearsed")
-            return value
-        return _bound(type(self._real), name, self)
-
-
-def _bound(klass: type[Any], name: str, instance: Any) -> Any:
-    """The attribute ``name`` of ``klass`` as ``instance`` would see it, whatever kind of method it is."""
-    attribute = inspect.getattr_static(klass, name)
-    return attribute.__get__(instance, klass) if hasattr(attribute, "__get__") else attribute
+        if name not in self._shown and callable(vars(self._real).get(name)):
+            # Bound to the real manager, so it could reach the real engine.
+            raise AttributeError(f"{name} has been replaced on this manager and cannot be rehearsed")
+        return super().__getattr__(name)
 
 
 class Unmapped(Exception):

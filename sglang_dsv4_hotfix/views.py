@@ -6,15 +6,17 @@ and its logs stay the build's own.
 
 from __future__ import annotations
 
+import inspect
+from types import MethodType
 from typing import Any
 
 
 class View:
     """``real`` with the attributes in ``shown`` replaced.
 
-    Methods reached through a view are bound to the real object, so only the code that was handed the view sees the
-    replacements. Assignments go to the real object. It claims the real object's class, as ``isinstance`` and
-    zero-argument ``super()`` in a build's method expect.
+    Methods reached through a view are bound to it, so what they call in turn sees the same: a fork's own sender reads
+    ``self.kv_args`` where others are handed its contents. Assignments go to the real object. A view claims the real
+    object's class, as ``isinstance`` and zero-argument ``super()`` in a build's method expect.
     """
 
     __slots__ = ("_real", "_shown")
@@ -24,8 +26,16 @@ class View:
         object.__setattr__(self, "_shown", shown)
 
     def __getattr__(self, name: str) -> Any:
-        shown = self._shown
-        return shown[name] if name in shown else getattr(self._real, name)
+        shown, real = self._shown, self._real
+        if name in shown:
+            return shown[name]
+        value = getattr(real, name)
+        if getattr(value, "__self__", None) is not real or name in getattr(real, "__dict__", ()):
+            return value
+        if type(value) is MethodType:
+            return MethodType(value.__func__, self)
+        # Somebody's wrapper around a method: bound anew, it stays in place.
+        return inspect.getattr_static(type(real), name).__get__(self, type(real))
 
     def __setattr__(self, name: str, value: Any) -> None:
         setattr(self._real, name, value)

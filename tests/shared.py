@@ -5,7 +5,8 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
-from collections.abc import Callable, Iterable
+import subprocess
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,17 @@ class Once:
                 make(place)
                 done.touch()
         return place
+
+
+def tool(*command: str | Path, env: Mapping[str, str] | None = None) -> str:
+    """Runs a command that has to succeed, without the variables that configure this Python; returns its stdout."""
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")} | dict(env or {})
+    arguments = [str(part) for part in command]
+    done = subprocess.run(
+        arguments, env=variables, cwd="/", stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=600
+    )
+    assert done.returncode == 0, f"{' '.join(arguments)}\n{done.stdout}{done.stderr}"
+    return done.stdout
 
 
 def session_directory(factory: pytest.TempPathFactory, name: str) -> Path:

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import environments
-from shared import Once
+from shared import CONN_PATH as CONN
+from shared import Once, tool
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 TOGGLE = "SGLANG_DSV4_HOTFIX"
 WRAPT = "wrapt==2.5.2"
 
-CONN = Path("sglang/srt/disaggregation/mooncake/conn.py")
 
 #: What check reads of an SGLang; enough for a copy that a test may edit.
 READ_FILES = (
@@ -87,7 +86,7 @@ class Made(Once):
 
     def make_venv(self, place: Path, wrapt: str | None = WRAPT) -> Path:
         """A virtual environment of a test's own."""
-        run([sys.executable, "-m", "venv", "--without-pip", place])
+        tool(sys.executable, "-m", "venv", "--without-pip", place)
         self._install("--python", python_of(place), wrapt=wrapt)
         return place
 
@@ -140,18 +139,4 @@ def copy_of(release: str, place: Path) -> Path:
 
 
 def pip(python: str | Path, *arguments: str | Path) -> None:
-    run([python, "-m", "pip", "--quiet", "--no-input", "--disable-pip-version-check", *arguments])
-
-
-def run(command: Sequence[str | Path], env: Mapping[str, str] | None = None) -> None:
-    variables = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")} | dict(env or {})
-    done = subprocess.run(
-        [str(part) for part in command],
-        env=variables,
-        cwd="/",
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert done.returncode == 0, f"{' '.join(map(str, command))}\n{done.stdout}{done.stderr}"
+    tool(python, "-m", "pip", "--quiet", "--no-input", "--disable-pip-version-check", *arguments)

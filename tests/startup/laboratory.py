@@ -6,10 +6,8 @@ All of it is made once a session, in a temporary directory, and shared by pytest
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,7 +17,7 @@ from typing import Any
 import interpreters
 import pytest
 from interpreters import Ended, run
-from shared import Once
+from shared import Once, tool
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PROBE = Path(__file__).with_name("probe_start.py")
@@ -175,20 +173,9 @@ def site_packages(venv: Path) -> Path:
 
 def pip(python: str | Path, *arguments: str | Path, env: Mapping[str, str] | None = None) -> str:
     """Runs pip for ``python``, which need not have one."""
-    variables = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")} | dict(env or {})
     command, *rest = arguments
     own = ("--python", python) if str(python) != sys.executable else ()
-    done = subprocess.run(
-        [sys.executable, "-m", "pip", *map(str, own), str(command), "-q", "--no-input", *map(str, rest)],
-        env=variables,
-        cwd="/",
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert done.returncode == 0, f"pip {' '.join(map(str, arguments))}\n{done.stdout}{done.stderr}"
-    return done.stdout
+    return tool(sys.executable, "-m", "pip", *own, command, "-q", "--no-input", *rest, env=env)
 
 
 def look(

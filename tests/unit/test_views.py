@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+import wrapt
 
 from sglang_dsv4_hotfix.views import View
 
@@ -19,11 +22,39 @@ def method_of_the_build(self: Manager) -> tuple[str, str]:
     return self.kv_args, self.read()
 
 
-def test_only_the_code_that_was_handed_the_view_sees_it() -> None:
+def test_a_call_sees_one_picture_and_the_object_stays_as_it_is() -> None:
     manager = Manager()
-    assert method_of_the_build(View(manager, {"kv_args": "shown"})) == ("shown", "real")
+    assert method_of_the_build(View(manager, {"kv_args": "shown"})) == ("shown", "shown")
     assert manager.count == 1
     assert manager.kv_args == "real"
+    assert manager.read() == "real"
+
+
+def test_methods_of_every_kind() -> None:
+    class Various(Manager):
+        @staticmethod
+        def static(value: str) -> str:
+            return value
+
+        @classmethod
+        def of_class(cls) -> str:
+            return cls.__name__
+
+        @wrapt.decorator
+        def loud(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+            return wrapped(*args, **kwargs) + "!"
+
+        @loud
+        def wrapped(self) -> str:
+            return self.kv_args
+
+    manager = Various()
+    manager.own = manager.read  # type: ignore[attr-defined]
+    view = View(manager, {"kv_args": "shown"})
+    assert view.static("given") == "given"
+    assert view.of_class() == "Various"
+    assert view.wrapped() == "shown!"
+    assert view.own() == "real", "what somebody put on the object itself is theirs"
 
 
 def test_it_has_the_class_of_what_it_shows() -> None:
