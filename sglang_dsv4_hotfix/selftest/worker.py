@@ -158,6 +158,7 @@ class Worker:
         for room in rooms:
             self.ends.pop(room).clear()
             self.settled.pop(room, None)
+            self.begun.pop(room, None)
 
     def do_threads(self) -> dict[str, int]:
         """Live threads by the name of the function that they run."""
