@@ -107,14 +107,18 @@ def assert_inside(manager: Any, own: list[tuple[int, int]]) -> None:
             assert inside or not registered, hex(destination)
 
 
+@pytest.mark.parametrize("page_size", [256, 64])
 @pytest.mark.parametrize("wide", [False, True])
 @given(source=indices, destination=indices)
 @anything
-def test_index_lists_of_scalar_builds(patched: Callable[..., None], wide: bool, source: Any, destination: Any) -> None:
+def test_index_lists_of_scalar_builds(
+    patched: Callable[..., None], wide: bool, page_size: int, source: Any, destination: Any
+) -> None:
     patched(ScalarManager)
-    prefill = Pools([SWA, 64], PAGES, fill=1)
-    decode = Pools([SWA, 128 if wide else 64], PAGES)
+    prefill = Pools([SWA, 64, 512], PAGES, fill=1)
+    decode = Pools([SWA, 128, 1024] if wide else [SWA, 64, 512], PAGES)
     manager, peer = scalar_pair("dsv4", prefill, decode)
+    manager.kv_args.page_size = page_size
     pages = list(destination) if isinstance(destination, (list, tuple, np.ndarray)) else None
     request = Request(1, destination)
     manager.maybe_send_extra(request, source, peer.dst_state_data_ptrs, None, peer)
@@ -142,14 +146,15 @@ def test_index_lists_of_list_builds(
         assert_inside(manager, own)
 
 
-@given(source=lengths, destination=lengths)
+@given(source=lengths, destination=lengths, page_size=st.sampled_from([256, 64, 4, 1, 0, -64, 2**50, True, None, "64"]))
 @anything
-def test_item_lengths(patched: Callable[..., None], source: Any, destination: Any) -> None:
+def test_item_lengths(patched: Callable[..., None], source: Any, destination: Any, page_size: Any) -> None:
     """Layouts that make no sense: never an exception, and never a write of a length that decode does not have there."""
     patched(ScalarManager)
     prefill, decode = Pools([SWA, 64, 64], PAGES, fill=1), Pools([SWA, 128, 128], PAGES)
     manager, peer = scalar_pair("dsv4", prefill, decode)
     manager.kv_args.state_item_lens, peer.dst_state_item_lens = source, destination
+    manager.kv_args.page_size = page_size
     if isinstance(source, list):
         manager.kv_args.state_data_ptrs = manager.kv_args.state_data_ptrs[: len(source)]
     if isinstance(destination, list):
