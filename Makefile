@@ -41,8 +41,8 @@ lint: $(VENV)/complete
 matrix: $(VENV)/complete
 	$(PYTEST) $(wildcard tests/releases tests/pd) $(if $(RELEASE),--release $(RELEASE)) $(PYTEST_ARGS)
 
-bench:
-	$(PYTHON) -m benchmarks $(BENCH_ARGS)
+bench: system
+	@$(PYTHON) -m benchmarks $(BENCH_ARGS)
 
 soak: system
 	@$(PYTHON) tests/environments.py $(SGLANG) --run -m benchmarks.soak $(MINUTES)

@@ -16,7 +16,9 @@ def _activate() -> None:
     except Exception as error:
         import os
 
-        if os.environ.get("SGLANG_DSV4_HOTFIX") and sys.stderr is not None:
+        # As toggle.py has it, which cannot be imported here.
+        off = ("", "0", "false", "off", "no")
+        if os.environ.get("SGLANG_DSV4_HOTFIX", "").strip().lower() not in off and sys.stderr is not None:
             try:
                 os.write(sys.stderr.fileno(), f"{_complaint(error)}\n".encode(errors="replace"))
             except Exception:  # stderr is closed, full or a dead pipe

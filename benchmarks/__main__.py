@@ -1,4 +1,4 @@
-"""python -m benchmarks [PART ...] [--json FILE]: prints every figure beside its goal; exit code 1 if one is missed.
+"""python -m benchmarks [PART ...]: prints every figure beside its goal; exit code 1 if one is missed.
 
 Parts: startup, hook, call (with growth), transfer. All without a GPU; the ones that need SGLang use the environments of
 tests/environments.py.
@@ -17,6 +17,7 @@ from benchmarks.timing import Figure, table
 ROOT = Path(__file__).resolve().parents[1]
 PARTS = ("startup", "hook", "call", "transfer")
 RELEASES = {"hook": ("0.5.11", "0.5.16", "0.5.23"), "call": ("0.5.11",), "transfer": ("0.5.11",)}
+MARKS = ("<!-- figures -->", "<!-- /figures -->")
 MODULES = {"hook": "hook", "call": "calls", "transfer": "transfers"}
 
 
@@ -24,6 +25,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; default: all")
     parser.add_argument("--json", metavar="FILE", help="write the figures there too")
+    parser.add_argument("--page", metavar="FILE", help="put the table into that page, between its marks")
     arguments = parser.parse_args()
     figures: list[Figure] = []
     for part in arguments.parts or PARTS:
@@ -37,6 +39,12 @@ def main() -> int:
     print(table(figures))
     if arguments.json:
         Path(arguments.json).write_text(json.dumps([figure.to_json() for figure in figures], indent=1) + "\n")
+    if arguments.page:
+        page = Path(arguments.page)
+        before, _, rest = page.read_text(encoding="utf-8").partition(MARKS[0])
+        after = rest.partition(MARKS[1])[2]
+        text = f"{MARKS[0]}\n```text\n{table(figures)}\n```\n{MARKS[1]}"
+        page.write_text(f"{before}{text}{after}", encoding="utf-8")
     return 1 if any(figure.verdict == "missed" for figure in figures) else 0
 
 

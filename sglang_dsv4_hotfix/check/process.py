@@ -97,20 +97,33 @@ class Process:
                 f"This process runs without the hotfix: {self._toggle_in_words()} where it was started. "
                 f"If it is a server of SGLang's, set {toggle.VARIABLE}=1 there and restart it."
             )
-        if "wrapt" in self.libraries:
-            return FINE, (
-                "The toggle is on and wrapt is loaded, which the hotfix does when SGLang imports conn.py: by all that "
-                "can be seen from outside, the hotfix is in. The proof is the line of sglang_dsv4_hotfix in its log."
-            )
-        if "mooncake" in self.libraries:
+        if "mooncake" in self.libraries and "wrapt" not in self.libraries:
             return NOT_ACTIVE, (
                 "The toggle is on, Mooncake's engine is loaded and wrapt's extension is not: the hotfix has not acted "
                 "in this process. Run sglang-dsv4-hotfix check with its Python and its environment."
             )
-        return UNKNOWN, (
-            "Can't tell: the toggle is on, and neither wrapt nor Mooncake's engine is loaded. This process has not "
-            "imported conn.py, or not yet; look at the scheduler processes."
+        if "wrapt" not in self.libraries:
+            return UNKNOWN, (
+                "Can't tell: the toggle is on, and neither wrapt nor Mooncake's engine is loaded. This process has not "
+                "imported conn.py, or not yet; look at the scheduler processes."
+            )
+        if "-S" in self.flags:
+            return UNKNOWN, (
+                "Can't tell: the toggle is on and wrapt is loaded, but this Python was started with -S, which reads "
+                "neither .pth files nor sitecustomize. Look in its log for the line of sglang_dsv4_hotfix."
+            )
+        if "mooncake" not in self.libraries:
+            return UNKNOWN, (
+                "Can't tell yet: the toggle is on and wrapt is loaded, which the hotfix does when SGLang imports "
+                "conn.py; Mooncake's engine, which a server starts next, is not. Look again when it serves."
+            )
+        return FINE, (
+            "The toggle is on, wrapt and Mooncake's engine are loaded: by all that can be seen from outside, the "
+            f"hotfix is in{self._partly()}. The proof is the line of sglang_dsv4_hotfix in its log, at INFO."
         )
+
+    def _partly(self) -> str:
+        return "" if self.enabled == toggle.FIXES else f", and only {', '.join(self.enabled)} of it"
 
     def toggle_row(self) -> str:
         """The toggle and where it was seen, in words."""
@@ -120,7 +133,13 @@ class Process:
         return f"{'on' if self.enabled else 'off'}: {self._toggle_in_words()}{where}"
 
     def _toggle_in_words(self) -> str:
-        return f"{toggle.VARIABLE} was not set" if self.toggle is None else f"{toggle.VARIABLE} was {self.toggle!r}"
+        if self.toggle is None:
+            return f"{toggle.VARIABLE} was not set"
+        try:
+            toggle.parse(self.toggle)
+        except ValueError:
+            return f"{toggle.VARIABLE} was {self.toggle!r} (not understood)"
+        return f"{toggle.VARIABLE} was {self.toggle!r}"
 
     def cannot_know(self) -> list[str]:
         """What this report cannot say, in words."""
@@ -207,8 +226,15 @@ def _environment(pid: int) -> tuple[dict[str, str] | None, int | None]:
     """
     executable = os.readlink(_PROC / str(pid) / "exe")
     ancestor = pid
-    while ancestor > 0 and os.readlink(_PROC / str(ancestor) / "exe") == executable:
-        entries = _strings((_PROC / str(ancestor) / "environ").read_bytes())
+    while ancestor > 0:
+        try:
+            if os.readlink(_PROC / str(ancestor) / "exe") != executable:
+                break
+            entries = _strings((_PROC / str(ancestor) / "environ").read_bytes())
+        except OSError:
+            if ancestor == pid:
+                raise
+            break  # somebody else's, or gone: of this process there is still something to say
         pairs = dict(entry.split("=", 1) for entry in entries if "=" in entry)
         if pairs:
             return pairs, None if ancestor == pid else ancestor

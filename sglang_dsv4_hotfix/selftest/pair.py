@@ -258,7 +258,7 @@ class Pair:
                     process.info = process.answer(5)
                     waiting.remove(process)
             now = time.monotonic()
-            if waiting and now - said > 3:
+            if waiting and now - said > 10:
                 said = now
                 names = " and ".join(process.label for process in waiting)
                 self._progress(f"{names}: importing SGLang ({now - start:.0f} s)")

@@ -33,7 +33,7 @@ def word(verdict: str) -> str:
 
 
 def detail(checks: Iterable[BufferCheck]) -> str:
-    """For example "swa 30 of 30 pages, c4 0 of 48 positions; 65536 bytes of nobody's pages overwritten"."""
+    """For example "swa 30 of 30 pages, c4 0 of 48 positions; 65536 bytes overwritten in rows of others"."""
     kinds: dict[str, list[int]] = {}
     units: dict[str, str] = {}
     stray = 0
@@ -48,7 +48,7 @@ def detail(checks: Iterable[BufferCheck]) -> str:
         stray += check.stray
     parts = [f"{kind} {right} of {wanted} {units[kind]}" for kind, (right, wanted) in kinds.items()]
     line = "in place: " + ", ".join(parts)
-    return line + (f"; {stray} bytes overwritten that belong to no request here" if stray else "")
+    return line + (f"; {stray} bytes overwritten in rows of others" if stray else "")
 
 
 def headline(hotfix: str, hello: Mapping[str, Any], status: Mapping[str, Any]) -> str:

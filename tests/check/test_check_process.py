@@ -46,8 +46,20 @@ def start(made: Made) -> Iterator[Start]:
         child.communicate()
 
 
-def test_with_toggle_and_wrapt(made: Made, start: Start) -> None:
-    child = start("import wrapt", **{TOGGLE: "1"})
+@pytest.fixture
+def load_engine(tmp_path: Path) -> str:
+    """Code that maps a file where Mooncake's engine would be: all that can be seen of it from outside."""
+    engine = tmp_path / "mooncake" / "engine.so"
+    engine.parent.mkdir()
+    engine.write_bytes(bytes(4096))
+    return (
+        f"import mmap; file = open({str(engine)!r}, 'rb')\n"
+        "mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)\n"
+    )
+
+
+def test_with_toggle_wrapt_and_mooncake(made: Made, start: Start, load_engine: str) -> None:
+    child = start(f"{load_engine}import wrapt", **{TOGGLE: "1"})
 
     checked = check(python_of(made.venv()), "--json", "--pid", str(child.pid))
 
@@ -59,7 +71,17 @@ def test_with_toggle_and_wrapt(made: Made, start: Start) -> None:
     assert "/wrapt/" in found["libraries"]["wrapt"]
     assert any("another package" in limit for limit in found["cannot_know"])
     assert any("pure Python" in limit for limit in found["cannot_know"])
-    assert "the hotfix is in" in found["conclusion"]
+    assert "the hotfix is in. The proof" in found["conclusion"]
+
+
+def test_with_toggle_and_wrapt(made: Made, start: Start) -> None:
+    """A server that is starting, or a process that has its own use for wrapt."""
+    child = start("import wrapt", **{TOGGLE: "1"})
+
+    checked = check(python_of(made.venv()), "--json", "--pid", str(child.pid))
+
+    assert checked.code == 2
+    assert checked.data["conclusion"].startswith("Can't tell yet: the toggle is on and wrapt is loaded")
 
 
 def test_without_toggle(made: Made, start: Start) -> None:
@@ -78,7 +100,7 @@ def test_with_another_toggle(made: Made, start: Start) -> None:
     checked = check(python_of(made.venv()), "--json", "--pid", str(child.pid))
 
     assert checked.code == 1
-    assert "SGLANG_DSV4_HOTFIX was 'maybe'" in checked.data["conclusion"]
+    assert "SGLANG_DSV4_HOTFIX was 'maybe' (not understood) where it" in checked.data["conclusion"]
 
 
 def test_before_conn_is_imported(made: Made, start: Start) -> None:
@@ -106,19 +128,19 @@ def test_a_real_import_of_conn(made: Made, start: Start, editable_sglang: Path) 
     checked = check(python_of(made.venv()), "--json", "--pid", str(child.pid))
     unset = check(python_of(made.venv()), "--json", "--pid", str(other.pid))
 
-    assert checked.code == 0
+    assert "/wrapt/" in checked.data["libraries"]["wrapt"]
     assert unset.data["libraries"] == {}
 
 
-def test_text(made: Made, start: Start) -> None:
-    child = start("import wrapt", **{TOGGLE: "1"})
+def test_text(made: Made, start: Start, load_engine: str) -> None:
+    child = start(f"{load_engine}import wrapt", **{TOGGLE: "1"})
 
     checked = check(python_of(made.venv()), "--pid", str(child.pid))
 
     lines = checked.out.splitlines()
     assert lines[0].startswith(f"Process     {child.pid}: ")
     assert "Toggle      on: SGLANG_DSV4_HOTFIX was '1'" in lines
-    assert any(line.startswith("Verdict: The toggle is on and wrapt is loaded") for line in lines)
+    assert any(line.startswith("Verdict: The toggle is on, wrapt and Mooncake's engine are loaded") for line in lines)
     assert all(len(line) <= 100 or len(line.split()) <= 3 for line in lines)
 
 
@@ -209,6 +231,36 @@ def test_title_and_a_shell_above(proc: Callable[..., int]) -> None:
     assert "has written its title over its environment" in found.conclusion()
     assert found.toggle_row() == "not known"
     assert found.data()["toggle"] is None
+
+
+def test_title_and_somebody_elses_process_above(proc: Callable[..., int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scheduler whose launcher is gone has process 1 above it, which may not be looked into."""
+    first = proc(1)
+    scheduler = proc(11, parent=first, environ=b"\0" * 99, maps=WRAPT + MOONCAKE)
+    read = Path.read_bytes
+
+    def refuse(path: Path) -> bytes:
+        if path.parts[-2:] == ("1", "environ"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+
+    assert "has written its title over its environment" in process.look(scheduler).conclusion()
+
+
+def test_some_of_the_fixes(proc: Callable[..., int]) -> None:
+    found = process.look(proc(11, environ=b"SGLANG_DSV4_HOTFIX=stride, status\0", maps=WRAPT + MOONCAKE))
+
+    assert found.exit_code == 0
+    assert "the hotfix is in, and only stride, status of it. The proof" in found.conclusion()
+
+
+def test_without_site(proc: Callable[..., int]) -> None:
+    found = process.look(proc(11, environ=ON, cmdline=b"python\0-S\0serve.py\0", maps=WRAPT + MOONCAKE))
+
+    assert found.exit_code == 2
+    assert "was started with -S" in found.conclusion()
 
 
 def test_transfers_unpatched(proc: Callable[..., int]) -> None:
