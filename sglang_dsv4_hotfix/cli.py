@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,7 +27,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.command == "check":
         from . import check
 
-        return check.main(rest)
+        try:
+            code = check.main(rest)
+            sys.stdout.flush()
+        except BrokenPipeError:  # "| head" has seen enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            code = check.UNKNOWN
+        return code
     if arguments.command == "selftest":
         from .selftest import run
 

@@ -120,6 +120,7 @@ class Report:
                 "metadata_version": installation.metadata if installation else None,
                 "path": str(installation.package) if installation else None,
                 "conn": str(installation.conn) if installation else None,
+                "has_model": installation.has_model if installation else None,
             },
             "toggle": {"value": self.toggle, "enabled": list(self.enabled)},
             "ways": [way._asdict() for way in self.ways],

@@ -39,6 +39,11 @@ class Installation:
         return self.written or self.metadata
 
     @property
+    def has_model(self) -> bool:
+        """Whether DeepSeek-V4 is among SGLang's own models (0.5.12 on)."""
+        return (self.package / "srt" / "models" / "deepseek_v4.py").is_file()
+
+    @property
     def has_plugins(self) -> bool:
         return (self.package / "srt" / "plugins" / "__init__.py").is_file()
 

@@ -87,6 +87,8 @@ class Process:
         return self._verdict()[1]
 
     def _verdict(self) -> tuple[int, str]:
+        if "python" not in os.path.basename(self.executable):
+            return UNKNOWN, f"Can't tell: {self.executable} is no Python. Look at the scheduler processes of SGLang."
         if self.environment is None:
             return UNKNOWN, (
                 "Can't tell: the process has written its title over its environment, and what started it is no Python "

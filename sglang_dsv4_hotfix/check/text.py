@@ -71,6 +71,12 @@ def _about(report: Report) -> Iterator[tuple[str, str]]:
         if found.written and found.metadata and found.written != found.metadata:
             yield "", f"(its files say {found.written}, its metadata {found.metadata}; go by the verdicts)"
         yield "conn.py", str(found.conn)
+        if not found.has_model:
+            # A fork may keep the model elsewhere, so this changes no verdict.
+            yield (
+                "DeepSeek-V4",
+                "no srt/models/deepseek_v4.py; without that model dispatch and stride do not matter",
+            )
     value = f"{toggle.VARIABLE}={report.toggle}" if report.toggle is not None else f"{toggle.VARIABLE} is not set"
     yield "Toggle", f"{'on' if report.enabled else 'off'} ({value})"
     working = [way for way in report.ways if way.works]

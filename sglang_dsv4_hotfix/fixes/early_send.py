@@ -57,4 +57,4 @@ def apply() -> tuple[bool, str, Callable[[], None]]:
         if os.environ.get(VARIABLE) == "0":
             del os.environ[VARIABLE]
 
-    return True, f"set {VARIABLE}=0", undo
+    return True, f"has set {VARIABLE}=0", undo

@@ -26,6 +26,7 @@ READ_FILES = (
     Path("sglang/srt/disaggregation/common/conn.py"),
     Path("sglang/srt/disaggregation/base/conn.py"),
     Path("sglang/srt/environ.py"),
+    Path("sglang/srt/models/deepseek_v4.py"),
     Path("sglang/srt/plugins/__init__.py"),
     Path("sglang/version.py"),
     Path("sglang/_version.py"),

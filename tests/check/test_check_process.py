@@ -178,7 +178,12 @@ def proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
     monkeypatch.setattr(process, "_PROC", tmp_path)
 
     def write(
-        pid: int, parent: int = 0, environ: bytes = b"", cmdline: bytes = b"python\0", maps: str = "", exe: str = "/py"
+        pid: int,
+        parent: int = 0,
+        environ: bytes = b"",
+        cmdline: bytes = b"python\0",
+        maps: str = "",
+        exe: str = "/python",
     ) -> int:
         directory = tmp_path / str(pid)
         (directory / "fd").mkdir(parents=True)
@@ -247,6 +252,13 @@ def test_title_and_somebody_elses_process_above(proc: Callable[..., int], monkey
     monkeypatch.setattr(Path, "read_bytes", refuse)
 
     assert "has written its title over its environment" in process.look(scheduler).conclusion()
+
+
+def test_no_python(proc: Callable[..., int]) -> None:
+    found = process.look(proc(11, environ=b"PATH=/bin\0", exe="/bin/bash"))
+
+    assert found.exit_code == 2
+    assert found.conclusion() == "Can't tell: /bin/bash is no Python. Look at the scheduler processes of SGLang."
 
 
 def test_some_of_the_fixes(proc: Callable[..., int]) -> None:

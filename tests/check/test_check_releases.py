@@ -36,6 +36,7 @@ def test_verdicts(made: Made, release: str) -> None:
         "metadata_version": release,
         "path": str(site / "sglang"),
         "conn": str(site / "sglang" / "srt" / "disaggregation" / "mooncake" / "conn.py"),
+        "has_model": row["family"] == 4,
     }
     assert found["obstacles"] == []
     assert found["active"] is False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -64,7 +65,7 @@ def test_json(python: Path, sglang: Path) -> None:
         "exit_code",
     ]
     assert found["package"] == __version__
-    assert set(found["sglang"]) == {"version", "metadata_version", "path", "conn"}
+    assert set(found["sglang"]) == {"version", "metadata_version", "path", "conn", "has_model"}
     assert found["toggle"] == {"value": None, "enabled": []}
     assert found["active"] is False
     assert list(found["fixes"]) == list(toggle.FIXES)
@@ -82,6 +83,30 @@ def test_affected_and_off(python: Path, sglang: Path) -> None:
         "Verdict: Affected (dispatch, stride, status). The hotfix is not active. Set SGLANG_DSV4_HOTFIX=1 in\n"
         "the environment of the prefill and decode servers and restart them.\n"
     )
+
+
+def test_whether_the_build_has_the_model(python: Path, editable_sglang: Path) -> None:
+    """0.5.11 has the transfer code without the model; a fork may keep it elsewhere, so that is no verdict."""
+    without = check(python, "--sglang", editable_sglang)
+    model = editable_sglang / "sglang" / "srt" / "models" / "deepseek_v4.py"
+    model.parent.mkdir()
+    model.touch()
+    with_model = check(python, "--sglang", editable_sglang)
+
+    assert "without that model dispatch and stride do not matter\n" in without.out
+    assert "DeepSeek-V4" not in with_model.out
+    assert without.code == with_model.code == 1
+
+
+def test_a_reader_that_has_seen_enough(python: Path, sglang: Path) -> None:
+    """As in "| head": no traceback."""
+    read, write = os.pipe()
+    os.close(read)
+    command = [python, "-m", "sglang_dsv4_hotfix", "check", "--sglang", sglang]
+    done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, timeout=60, cwd="/")
+    os.close(write)
+
+    assert done.stderr == ""
 
 
 @pytest.mark.parametrize("value", ["1", "dispatch,stride,status", " Status , stride,dispatch "])
@@ -154,7 +179,13 @@ def test_no_sglang(python: Path) -> None:
     checked = check(python, "--json")
 
     assert checked.code == 2
-    assert checked.data["sglang"] == {"version": None, "metadata_version": None, "path": None, "conn": None}
+    assert checked.data["sglang"] == {
+        "version": None,
+        "metadata_version": None,
+        "path": None,
+        "conn": None,
+        "has_model": None,
+    }
     assert checked.data["fixes"] == {}
     assert checked.data["conclusion"].startswith("Can't tell: this Python (")
     assert "name one with --sglang PATH" in check(python).out
