@@ -93,7 +93,7 @@ def test_whether_the_build_has_the_model(python: Path, editable_sglang: Path) ->
     model.touch()
     with_model = check(python, "--sglang", editable_sglang)
 
-    assert "without that model dispatch and stride do not matter\n" in without.out
+    assert "without that model dispatch and stride do not matter" in " ".join(without.out.split())
     assert "DeepSeek-V4" not in with_model.out
     assert without.code == with_model.code == 1
 
@@ -179,13 +179,7 @@ def test_no_sglang(python: Path) -> None:
     checked = check(python, "--json")
 
     assert checked.code == 2
-    assert checked.data["sglang"] == {
-        "version": None,
-        "metadata_version": None,
-        "path": None,
-        "conn": None,
-        "has_model": None,
-    }
+    assert set(checked.data["sglang"].values()) == {None}
     assert checked.data["fixes"] == {}
     assert checked.data["conclusion"].startswith("Can't tell: this Python (")
     assert "name one with --sglang PATH" in check(python).out
