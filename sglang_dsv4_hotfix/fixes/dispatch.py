@@ -8,7 +8,7 @@ Cause       #23882 (35870d55ac, 2026-05-07) gave DeepSeek-V4 the state type "dsv
 Upstream    #24878 (c7f674e427) adds the type to the swa/nsa branch, #24888 (59faf986b2) drops the type again, #24932
             (d7f4761a48) replaces the scalar type by lists. Affected are mainline builds of 2026-05-08 to 05-10 and
             forks that carry DeepSeek-V4 on 0.5.11 or before.
-Evidence    tests/pd/test_transfers.py, on every PyPI release from 0.5.6.post2 to 0.5.11.
+Evidence    tests/pd/test_transfers.py, on every PyPI release from 0.5.6 to 0.5.11.
 The view    The type of a branch that reaches the generic sender, "nsa" or else "swa", in place of "dsv4".
 Retires     when no build with a scalar state type is in use. The guard sees it by itself: a build that sends anything
             for "dsv4" needs nothing, whatever its version says.
