@@ -154,9 +154,15 @@ class Worker:
         return {str(room): list(self.settled.get(room) or unsettled[room]) for room in rooms}
 
     def do_forget(self, rooms: list[int]) -> None:
-        """Clears rooms as the scheduler does when a request leaves it."""
+        """Clears rooms as the scheduler does when a request leaves it.
+
+        Of failed rooms SGLang keeps the transfer infos for good, about 1 kB each; they are taken away too, so that what
+        a long run's memory shows is not that.
+        """
         for room in rooms:
             self.ends.pop(room).clear()
+            for managed in self.managed.values():
+                getattr(managed.manager, "transfer_infos", {}).pop(room, None)
             self.settled.pop(room, None)
             self.begun.pop(room, None)
 
