@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from benchmarks.timing import Figure, exponent, interleaved, median_ratio
+from benchmarks.timing import Figure, exponent, interleaved, median_ratio, undisturbed
 from sglang_dsv4_hotfix.selftest.layouts import padded_page, ring_rows
 
 # Layers by compress ratio: two without, then 4 and 128 in turn. 43 layers for Flash, 61 for Pro: 105 and 150 buffers.
@@ -76,12 +76,12 @@ class Bench:
 def unchanged(bench: Bench) -> list[Figure]:
     figures = []
     lengths = item_lengths(MODELS["Pro"], False)
-    for state_type, repeat in (("none", 2000), ("swa", 100)):
+    for state_type, rounds, repeat in (("none", 200, 1000), ("swa", 2000, 5)):
         bare = bench.call(bench.original, state_type, lengths, lengths, 2)
         wrapped = bench.call(bench.wrapper, state_type, lengths, lengths, 2)
-        seconds = interleaved({"bare": bare, "again": bare, "wrapped": wrapped}, 101, repeat)
-        over = statistics.median(a - b for a, b in zip(seconds["wrapped"], seconds["bare"], strict=True)) * 1e6
-        noise = statistics.median(a - b for a, b in zip(seconds["again"], seconds["bare"], strict=True)) * 1e6
+        seconds = interleaved({"bare": bare, "again": bare, "wrapped": wrapped}, rounds, repeat)
+        over = (undisturbed(seconds["wrapped"]) - undisturbed(seconds["bare"])) * 1e6
+        noise = (undisturbed(seconds["again"]) - undisturbed(seconds["bare"])) * 1e6
         figures.append(
             Figure("call", f'"{state_type}", not changed: over the bare call', over, "us", 3.0, f"A/A {noise:+.2f} us")
         )
@@ -94,7 +94,7 @@ def changed(bench: Bench) -> list[Figure]:
         equal, wide = item_lengths(ratios, False), item_lengths(ratios, True)
         for pages in (1, 2, 16, 64):
             for name, destination in (("dsv4", equal), ("dsv4, rings twice", wide)):
-                seconds = interleaved(bench.pair("dsv4", equal, destination, pages), 31, max(1, 20 // pages))
+                seconds = interleaved(bench.pair("dsv4", equal, destination, pages), 101, max(1, 10 // pages))
                 ratio = median_ratio(seconds["ours"], seconds["fixed"])
                 noise = median_ratio(seconds["again"], seconds["fixed"])
                 goal = 1.10 if name == "dsv4" and (model, pages) == ("Pro", 2) else None

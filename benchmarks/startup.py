@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.timing import Figure, median_ratio
+from benchmarks.timing import Figure, median_ratio, rounds_of
 
 ROOT = Path(__file__).resolve().parents[1]
 ROUNDS = 150
@@ -42,11 +42,10 @@ def run(rounds: int = ROUNDS) -> list[Figure]:
         memory: dict[str, list[int]] = {name: [] for name in starts}
         for start in starts.values():
             start()
-        for _ in range(rounds):
-            for name, start in starts.items():
-                took, kilobytes = start()
-                seconds[name].append(took)
-                memory[name].append(kilobytes)
+        for name in rounds_of(starts, rounds):
+            took, kilobytes = starts[name]()
+            seconds[name].append(took)
+            memory[name].append(kilobytes)
     noise = median_ratio(seconds["bare again"], seconds["bare"])
     unset = median_ratio(seconds["autowrapt unset"], seconds["bare"]) if "autowrapt unset" in seconds else None
     for name in seconds:

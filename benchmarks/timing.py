@@ -1,11 +1,12 @@
-"""Medians over interleaved runs, and the figures that are printed from them."""
+"""Interleaved runs, and the figures that are printed from them."""
 
 from __future__ import annotations
 
 import math
+import random
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 
@@ -28,6 +29,13 @@ class Figure:
         return {**asdict(self), "verdict": self.verdict}
 
 
+def rounds_of(names: Collection[str], rounds: int) -> Iterator[str]:
+    """The names, each once a round, in another order each time: what goes before leaves traces in caches and clocks."""
+    chance = random.Random(7)
+    for _ in range(rounds):
+        yield from chance.sample(list(names), len(names))
+
+
 def interleaved(candidates: Mapping[str, Callable[[], object]], rounds: int, repeat: int = 1) -> dict[str, list[float]]:
     """Seconds a call of each candidate, one value a round; in each round every candidate has its turn.
 
@@ -36,13 +44,18 @@ def interleaved(candidates: Mapping[str, Callable[[], object]], rounds: int, rep
     for candidate in candidates.values():
         candidate()
     seconds: dict[str, list[float]] = {name: [] for name in candidates}
-    for _ in range(rounds):
-        for name, candidate in candidates.items():
-            start = time.perf_counter()
-            for _ in range(repeat):
-                candidate()
-            seconds[name].append((time.perf_counter() - start) / repeat)
+    for name in rounds_of(candidates, rounds):
+        candidate = candidates[name]
+        start = time.perf_counter()
+        for _ in range(repeat):
+            candidate()
+        seconds[name].append((time.perf_counter() - start) / repeat)
     return seconds
+
+
+def undisturbed(seconds: Sequence[float]) -> float:
+    """The lowest decile: what a call takes when nothing else happens. For differences much smaller than the noise."""
+    return statistics.quantiles(seconds, n=10)[0]
 
 
 def median_ratio(numerators: Sequence[float], denominators: Sequence[float]) -> float:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks.timing import Figure, exponent, median_ratio
+from benchmarks.timing import Figure, exponent, median_ratio, rounds_of
 from sglang_dsv4_hotfix.selftest import scenarios
 from sglang_dsv4_hotfix.selftest.layouts import LayoutSpec
 from sglang_dsv4_hotfix.selftest.pair import Block, Manager, Pair, worker_environment
@@ -20,7 +20,7 @@ from sglang_dsv4_hotfix.selftest.pair import Block, Manager, Pair, worker_enviro
 OURS = LayoutSpec(kind="dsv4", pages=24, slots=16)
 FIXED = dataclasses.replace(OURS, state_type="nsa")
 WIDE = dataclasses.replace(OURS, speculative=True)
-ROUNDS = 60
+ROUNDS = 150
 ROOMS = (8, 16, 32, 64, 128)
 
 
@@ -67,9 +67,8 @@ def main() -> None:
         seconds: dict[str, list[float]] = {name: [] for name in sides}
         for side in sides.values():
             side.transfer()
-        for _ in range(ROUNDS):
-            for name, side in sides.items():
-                seconds[name].append(side.transfer())
+        for name in rounds_of(sides, ROUNDS):
+            seconds[name].append(sides[name].transfer())
         noise = median_ratio(seconds["again"], seconds["fixed"])
         spread = statistics.quantiles([a / b for a, b in zip(seconds["again"], seconds["fixed"], strict=True)], n=4)
         remark = f"A/A {noise:.3f}, quartiles {spread[0]:.2f} to {spread[2]:.2f}"

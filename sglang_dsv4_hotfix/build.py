@@ -5,13 +5,15 @@ from __future__ import annotations
 import ast
 import linecache
 import sys
-import textwrap
 from functools import cached_property
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, Protocol
 
 MANAGER = "MooncakeKVManager"
 SENDER = "MooncakeKVSender"
+
+#: The manager's method that copies items of any state, page by page.
+GENERIC_SENDER = "_send_kvcache_generic"
 
 
 class Unreadable(Exception):
@@ -110,7 +112,7 @@ def innermost(attribute: Any, name: str) -> FunctionType:
 
 
 def source_of(function: FunctionType) -> str:
-    """The source lines of ``function``, dedented. Raises Unreadable when they are not there.
+    """The source lines of ``function``, indented as they are. Raises Unreadable when they are not there.
 
     Finds the end of the function by its indentation, from the last line that the code object knows on:
     inspect.getsource tokenizes instead, which takes longer than everything else the hook does.
@@ -124,7 +126,7 @@ def source_of(function: FunctionType) -> str:
     indentation = _indentation(lines[first - 1])
     while last < len(lines) and (not lines[last].strip() or _indentation(lines[last]) > indentation):
         last += 1
-    return textwrap.dedent("".join(lines[first - 1 : last]))
+    return "".join(lines[first - 1 : last])
 
 
 def _text(file: str, module_globals: dict[str, Any]) -> str:
@@ -138,7 +140,10 @@ def _text(file: str, module_globals: dict[str, Any]) -> str:
 
 def parse(source: str, name: str) -> ast.FunctionDef:
     try:
-        statement = ast.parse(source).body[0]
+        # A method is indented, and is parsed as the body of something: to dedent it would take longer than to parse it.
+        statement = ast.parse(f"if True:\n{source}" if source[:1].isspace() else source).body[0]
+        if isinstance(statement, ast.If):
+            statement = statement.body[0]
     except (SyntaxError, IndexError) as error:
         raise Unreadable(f"the source of {MANAGER}.{name} does not parse ({error})") from error
     if not isinstance(statement, ast.FunctionDef) or statement.name != name:

@@ -22,7 +22,7 @@ from types import FunctionType
 from typing import Any
 
 from . import rings
-from .build import Unreadable, parameters
+from .build import GENERIC_SENDER, Unreadable, parameters
 from .log import say
 from .refusal import Refused
 from .rings import WHOLE, Grain
@@ -195,7 +195,7 @@ class Shown:
             _REGISTRATION: self._registrations[0],
         }
         new_args, new_kwargs = signature.put(values, args, kwargs)
-        return method(View(manager, {"kv_args": self._kv_args[0]}))(*new_args, **new_kwargs)
+        return method(_shown_manager(manager, self._kv_args[0]))(*new_args, **new_kwargs)
 
     def _send_scalars(self, method: Method, manager: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         signature = self._signature
@@ -203,6 +203,7 @@ class Shown:
         source = list(signature.get("prefill_state_indices", args, kwargs))
         destination = list(request.dst_state_indices)
         pages = min(len(source), len(destination))
+        as_they_are = len(source) == len(destination) and type(request.dst_state_indices) is list
         if len(source) != len(destination):
             # 0.5.11 cuts the longer list to the common prefix; builds before it raise, or pair wrongly.
             say(
@@ -226,14 +227,16 @@ class Shown:
             )
         result = 0
         for part, kv_args, registration in zip(self.parts, self._kv_args, self._registrations, strict=True):
+            whole = part.grain is WHOLE
+            items = destination if whole else part.grain.destination_items(destination)
             values = {
-                "req": View(request, {"dst_state_indices": part.grain.destination_items(destination)}),
-                "prefill_state_indices": part.grain.source_items(source),
+                "req": request if whole and as_they_are else View(request, {"dst_state_indices": items}),
+                "prefill_state_indices": source if whole else part.grain.source_items(source),
                 "dst_state_data_ptrs": _pick(pointers, part.destination_entries),
                 _REGISTRATION: registration,
             }
             new_args, new_kwargs = signature.put(values, args, kwargs)
-            result = method(View(manager, {"kv_args": kv_args}))(*new_args, **new_kwargs)
+            result = method(_shown_manager(manager, kv_args))(*new_args, **new_kwargs)
             if result:
                 return result
         return result
@@ -268,6 +271,11 @@ class Shown:
     def _entries(self, holder: Any, prefix: str, part: Part) -> dict[str, Any]:
         """The scalar builds' counterpart of _lists: flat lists with one value a buffer."""
         return {name: _shown_value(name, values, part) for name, values in _attributes(holder, prefix)}
+
+
+def _shown_manager(manager: Any, kv_args: View) -> View:
+    """The manager with other kv_args. The generic sender is handed all that it sends, and stays the manager's own."""
+    return View(manager, {"kv_args": kv_args, GENERIC_SENDER: getattr(manager, GENERIC_SENDER)})
 
 
 def _bytes_per_page(peer: Peer, part: Part) -> int:

@@ -28,12 +28,10 @@ _SILENCED = ("record_failure", "update_status", "conclude_failure", "sync_status
 class _Rehearsal(View):
     """The manager, with nothing in reach that belongs to the real one: what it calls and what it might say."""
 
-    __slots__ = ()
-
     def __getattr__(self, name: str) -> Any:
         if name in _SILENCED:
             return lambda *args, **kwargs: None
-        if name not in self._shown and callable(vars(self._real).get(name)):
+        if callable(vars(self._real).get(name)):
             # Bound to the real manager, so it could reach the real engine.
             raise AttributeError(f"{name} has been replaced on this manager and cannot be rehearsed")
         return super().__getattr__(name)

@@ -10,8 +10,6 @@ from typing import Any
 
 from .build import Unreadable, parameters, required_parameters
 
-GENERIC_SENDER = "_send_kvcache_generic"
-
 #: A method that polls would never end: every call on a stand-in answers 0.
 _MOST_CALLS = 1000
 

@@ -19,17 +19,17 @@ class View:
     object's class, as ``isinstance`` and zero-argument ``super()`` in a build's method expect.
     """
 
-    __slots__ = ("_real", "_shown")
+    _real: Any
 
     def __init__(self, real: Any, shown: dict[str, Any]) -> None:
-        object.__setattr__(self, "_real", real)
-        object.__setattr__(self, "_shown", shown)
+        # What is shown is found like any attribute, without a call of __getattr__.
+        self.__dict__.update(shown, _real=real)
 
     def __getattr__(self, name: str) -> Any:
-        shown, real = self._shown, self._real
-        if name in shown:
-            return shown[name]
+        real = self._real
         value = getattr(real, name)
+        if not callable(value):
+            return value
         if getattr(value, "__self__", None) is not real or name in getattr(real, "__dict__", ()):
             return value
         if type(value) is MethodType:
@@ -41,7 +41,7 @@ class View:
         setattr(self._real, name, value)
 
     def __repr__(self) -> str:
-        return f"<view of {self._real!r} with other {', '.join(self._shown)}>"
+        return f"<view of {self._real!r} with other {', '.join(name for name in vars(self) if name != '_real')}>"
 
     @property
     def __class__(self) -> Any:

@@ -18,10 +18,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-from ..build import Build
+from ..build import GENERIC_SENDER, Build
 from ..components import Part, Peer, Signature
 from ..refusal import Refused
-from ..standin import GENERIC_SENDER, senders_reached
+from ..standin import senders_reached
 from ..verdict import Verdict, Word
 
 STATE_TYPE = "dsv4"

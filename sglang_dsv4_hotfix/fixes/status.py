@@ -110,6 +110,8 @@ def _walk(function: ast.FunctionDef) -> _Worker:
     pending: list[tuple[ast.AST, tuple[tuple[int, str], ...]]] = [(function, ())]
     while pending:
         node, conditions = pending.pop()
+        if isinstance(node, ast.Constant):
+            continue
         if isinstance(node, ast.Name):
             if isinstance(node.ctx, ast.Load):
                 read.add(node.id)

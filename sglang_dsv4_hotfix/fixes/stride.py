@@ -24,13 +24,12 @@ import sys
 from collections.abc import Callable, Collection, Sequence
 
 from .. import rings
-from ..build import Build, Unreadable, parameters
+from ..build import GENERIC_SENDER, Build, Unreadable, parameters
 from ..components import Part, Peer, Signature
 from ..log import say
 from ..pairing import Unmapped, entry_pairs
 from ..refusal import Refused
 from ..rings import WHOLE, Grain
-from ..standin import GENERIC_SENDER
 from ..verdict import Verdict, Word
 
 #: State types whose components go through the generic sender, item by item ("dsv4" itself with #24878 and in forks).
