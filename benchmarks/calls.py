@@ -106,23 +106,23 @@ def changed(bench: Bench) -> list[Figure]:
 
 def growth(bench: Bench) -> list[Figure]:
     """Exponents of our time over the number of buffers and of pages, of a changed call with rings to expand."""
-    figures = []
-    layers = (16, 32, 64, 128, 256)
-    by_buffers = []
-    for count in layers:
+    by_layers = {}
+    for count in (16, 32, 64, 128, 256):
         ratios = (0, 0, *([4, 128] * count)[: count - 2])
-        source, wide = item_lengths(ratios, False), item_lengths(ratios, True)
-        call = bench.call(bench.wrapper, "dsv4", source, wide, 8)
-        by_buffers.append(statistics.median(interleaved({"ours": call}, 21)["ours"]))
-    figures.append(Figure("growth", "time over buffers: exponent", exponent(layers, by_buffers), "", 1.1))
-    pages = (8, 16, 32, 64, 128)
+        by_layers[count] = bench.call(
+            bench.wrapper, "dsv4", item_lengths(ratios, False), item_lengths(ratios, True), pages=8
+        )
     source, wide = item_lengths(MODELS["Flash"], False), item_lengths(MODELS["Flash"], True)
-    by_pages = [
-        statistics.median(interleaved({"ours": bench.call(bench.wrapper, "dsv4", source, wide, count)}, 21)["ours"])
-        for count in pages
+    by_pages = {count: bench.call(bench.wrapper, "dsv4", source, wide, count) for count in (8, 16, 32, 64, 128)}
+    return [
+        Figure("growth", "time over buffers: exponent", _exponent(by_layers), "", 1.1),
+        Figure("growth", "time over pages: exponent", _exponent(by_pages), "", 1.1),
     ]
-    figures.append(Figure("growth", "time over pages: exponent", exponent(pages, by_pages), "", 1.1))
-    return figures
+
+
+def _exponent(calls: dict[int, Callable[[], Any]]) -> float:
+    seconds = interleaved({str(size): call for size, call in calls.items()}, 41)
+    return exponent(list(calls), [statistics.median(seconds[str(size)]) for size in calls])
 
 
 def main() -> None:

@@ -56,6 +56,7 @@ class LoadedBuild:
     def __init__(self, conn: ModuleType) -> None:
         self._conn = conn
         self._trees: dict[str, ast.FunctionDef] = {}
+        self._texts: dict[str, str] = {}
 
     @cached_property
     def manager(self) -> type[Any]:
@@ -69,13 +70,15 @@ class LoadedBuild:
 
     def tree(self, name: str) -> ast.FunctionDef:
         if name not in self._trees:
-            self._trees[name] = parse(source_of(self.function(name)), name)
+            function = self.function(name)
+            text = self._text(function.__code__.co_filename, function.__globals__)
+            self._trees[name] = parse(source_of(function, text), name)
         return self._trees[name]
 
     def sender_mentions(self, text: str) -> bool:
         modules = {klass.__module__ for klass in self._class(SENDER).__mro__}
         sources = [
-            _text(getattr(sys.modules[module], "__file__", None) or "", vars(sys.modules[module]))
+            self._text(getattr(sys.modules[module], "__file__", None) or "", vars(sys.modules[module]))
             for module in modules
             if module.startswith("sglang.")
         ]
@@ -91,6 +94,11 @@ class LoadedBuild:
         """KVPoll.Success and KVPoll.Failed, as ``conn.py`` knows them."""
         poll = self._conn.KVPoll
         return poll.Success, poll.Failed
+
+    def _text(self, file: str, module_globals: dict[str, Any]) -> str:
+        if file not in self._texts:
+            self._texts[file] = _text(file, module_globals)
+        return self._texts[file]
 
     def _class(self, name: str) -> type[Any]:
         found = getattr(self._conn, name, None)
@@ -111,14 +119,14 @@ def innermost(attribute: Any, name: str) -> FunctionType:
     return attribute
 
 
-def source_of(function: FunctionType) -> str:
-    """The source lines of ``function``, indented as they are. Raises Unreadable when they are not there.
+def source_of(function: FunctionType, text: str) -> str:
+    """The lines of ``function`` in its file's text, indented as they are. Raises Unreadable when they are not there.
 
     Finds the end of the function by its indentation, from the last line that the code object knows on:
     inspect.getsource tokenizes instead, which takes longer than everything else the hook does.
     """
     code = function.__code__
-    lines = _text(code.co_filename, function.__globals__).splitlines(keepends=True)
+    lines = text.splitlines(keepends=True)
     first = code.co_firstlineno
     if not 0 < first <= len(lines):
         raise Unreadable(f"the source of {function.__qualname__} cannot be read ({code.co_filename})")

@@ -110,12 +110,6 @@ def _walk(function: ast.FunctionDef) -> _Worker:
     pending: list[tuple[ast.AST, tuple[tuple[int, str], ...]]] = [(function, ())]
     while pending:
         node, conditions = pending.pop()
-        if isinstance(node, ast.Constant):
-            continue
-        if isinstance(node, ast.Name):
-            if isinstance(node.ctx, ast.Load):
-                read.add(node.id)
-            continue
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _METHODS:
             # A statement comes before its parts.
             call = _Call(node.lineno, whole_values.get(id(node)), conditions)
@@ -126,11 +120,14 @@ def _walk(function: ast.FunctionDef) -> _Worker:
             handler_raises = handler_raises or any(isinstance(below, ast.Raise) for below in ast.walk(node))
         for field in node._fields:
             value = getattr(node, field)
-            if isinstance(value, list):
-                below = conditions
-                if isinstance(node, ast.If) and field in ("body", "orelse"):
-                    below = (*conditions, (id(node), field))
-                pending += [(part, below) for part in value if isinstance(part, ast.AST)]
-            elif isinstance(value, ast.AST) and not isinstance(value, ast.expr_context):
-                pending.append((value, conditions))
+            below = conditions
+            if isinstance(value, list) and isinstance(node, ast.If):
+                below = (*conditions, (id(node), field))
+            for part in value if isinstance(value, list) else (value,):
+                # Most nodes are leaves: they are not worth a turn of their own.
+                if isinstance(part, ast.Name):
+                    if isinstance(part.ctx, ast.Load):
+                        read.add(part.id)
+                elif isinstance(part, ast.AST) and not isinstance(part, (ast.Constant, ast.expr_context)):
+                    pending.append((part, below))
     return _Worker(calls, read, handler_raises)
