@@ -70,9 +70,10 @@ class Signature:
     ) -> tuple[list[Any], dict[str, Any]]:
         """The same call with other values for arguments that it has."""
         new_args, new_kwargs = list(args), dict(kwargs)
+        positions, given = self.positions, len(new_args)
         for name, value in values.items():
-            position = self.positions.get(name)
-            if position is not None and position < len(new_args):
+            position = positions.get(name, given)
+            if position < given:
                 new_args[position] = value
             elif name in new_kwargs:
                 new_kwargs[name] = value
