@@ -14,6 +14,7 @@ import inspect
 import json
 import logging
 import os
+import runpy
 import sys
 import threading
 import time
@@ -182,6 +183,10 @@ class Worker:
             return dict(sglang_dsv4_hotfix.status())
         except Exception as error:
             return {"error": f"{type(error).__name__}: {error}"}
+
+    def do_report(self, file: str) -> Any:
+        """What the function `report` of a Python file says when it is called in this process."""
+        return runpy.run_path(file)["report"]()
 
     def do_blacklisted(self, name: str) -> list[str]:
         """Decode sessions this prefill manager refuses to serve any more."""

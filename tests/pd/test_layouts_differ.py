@@ -63,7 +63,7 @@ def test_refused(release: str, several: Pair, name: str) -> None:
 
     assert {outcome.statuses for outcome in outcomes} == {"Failed/Failed"}
     assert max(outcome.seconds for outcome in outcomes) < 2
-    assert all("sglang_dsv4_hotfix" in outcome.prefill_reason for outcome in outcomes)
+    assert all("sglang_dsv4_hotfix" in outcome.prefill_reason for outcome in outcomes), outcomes
     checks = of_group(bench.check(requests), "state")
     assert not any(check.changed for check in checks)
 

@@ -1,6 +1,6 @@
-"""Runs in the process of one SGLang release: imports its Mooncake `conn.py` and prints what became of it.
+"""Runs in the process of one SGLang release: imports its Mooncake `conn.py` and says what became of it.
 
-The last line of stdout is one JSON object:
+As a program, in the last line of stdout; the same from `report()`, in a process that has imported it before:
     conn      the file of conn.py
     loaded    modules of this package and of wrapt that were there once conn.py had been imported
     wrapped   attributes of the module's classes that wrapt has wrapped, as "Class.attribute", with the layers
@@ -44,14 +44,14 @@ def early_send() -> bool | None:
     return None if variable is None else variable.get()
 
 
-def main() -> None:
+def report() -> dict[str, Any]:
     conn = importlib.import_module("sglang.srt.disaggregation.mooncake.conn")
     loaded = sorted(name for name in sys.modules if name.partition(".")[0] in ("sglang_dsv4_hotfix", "wrapt"))
     method = vars(conn.MooncakeKVManager)["maybe_send_extra"]
 
     from sglang_dsv4_hotfix import status
 
-    report = {
+    return {
         "conn": conn.__file__,
         "loaded": loaded,
         "wrapped": wrapped_attributes(conn),
@@ -59,8 +59,7 @@ def main() -> None:
         "early": early_send(),
         "status": status(),
     }
-    print(json.dumps(report))
 
 
 if __name__ == "__main__":
-    main()
+    print(json.dumps(report()))
