@@ -26,7 +26,7 @@ from .build import GENERIC_SENDER, Unreadable, parameters
 from .log import say
 from .refusal import Refused
 from .rings import WHOLE, Grain
-from .views import View
+from .views import CallView, View
 
 #: Binds a method to a manager, or to a view of one.
 Method = Callable[[Any], Callable[..., Any]]
@@ -160,6 +160,11 @@ class Shown:
             )
         else:
             self._lengths = list(kv_args.state_item_lens)
+            # Where entries are picked, the stride fix has asked the build how it pairs them.
+            self._is_unmapped = rings.is_heterogeneous(self._lengths) and not (
+                getattr(kv_args, "mla_compression_ratios", None)
+                or all(part.destination_entries is not None for part in self.parts)
+            )
             self._kv_args = tuple(
                 View(kv_args, {**self._entries(kv_args, "state_", part), "state_type": part.state_type})
                 for part in self.parts
@@ -219,8 +224,7 @@ class Shown:
         if not pages:
             return 0
         pointers = signature.get("dst_state_data_ptrs", args, kwargs)
-        if len(pointers) != len(self._lengths) and rings.is_heterogeneous(self._lengths):
-            # Where decode's item lengths are known, the stride fix has judged this already.
+        if len(pointers) != len(self._lengths) and self._is_unmapped:
             raise Refused(
                 f"prefill has {len(self._lengths)} state buffers and decode {len(pointers)}, and this build has no "
                 "mapping for buffers of several kinds. Usual causes: different pipeline-parallel sizes, or draft "
@@ -276,7 +280,7 @@ class Shown:
 
 def _shown_manager(manager: Any, kv_args: View) -> View:
     """The manager with other kv_args. The generic sender is handed all that it sends, and stays the manager's own."""
-    return View(manager, {"kv_args": kv_args, GENERIC_SENDER: getattr(manager, GENERIC_SENDER)})
+    return CallView(manager, {"kv_args": kv_args, GENERIC_SENDER: getattr(manager, GENERIC_SENDER)})
 
 
 def _bytes_per_page(peer: Peer, part: Part) -> int:

@@ -3,7 +3,7 @@
 Builds pair the entries of the two lists by position, by a slice from ``kv_args.prefill_start_layer``, by sections of
 ``mla_compression_ratios`` (``CommonKVManager.get_mla_kv_ptrs_with_pp``, overridden on Ascend), or by layer ids
 (``build_transfer_entry_pairs``, 0.5.20 on). Rather than know them all, this runs the build's own ``maybe_send_extra``
-for one component and page index 0, with an entry's number in place of its address, and with the last step, the
+for one component and one page index, with an entry's number in place of its address, and with the last step, the
 hand-over to the engine, replaced by a recorder: nothing is sent. Done once for each decode rank, not for each request.
 """
 
@@ -14,18 +14,22 @@ from concurrent.futures import Future
 from typing import Any
 
 from .components import Part, Peer
-from .views import View
+from .views import CallView, View
 
 _REGISTRATION = "target_rank_registration_info"
 
 #: Entry e is shown at address (e + 1) << _SHIFT: further apart than any item is long.
 _SHIFT = 44
+_OFFSET = (1 << _SHIFT) - 1
+
+#: The page indices of a rehearsal: not 0, so that an offset tells the item length it was computed with.
+_SOURCE_PAGE, _DESTINATION_PAGE = 3, 5
 
 #: What a build's method might say of a room. A rehearsal has nothing to say.
 _SILENCED = ("record_failure", "update_status", "conclude_failure", "sync_status_to_decode_endpoint")
 
 
-class _Rehearsal(View):
+class _Rehearsal(CallView):
     """The manager, with nothing in reach that belongs to the real one: what it calls and what it might say."""
 
     def __getattr__(self, name: str) -> Any:
@@ -42,19 +46,19 @@ class Unmapped(Exception):
 
 
 class _Recorder:
-    """Stands where the engine is handed to: notes the pairs of entries, sends nothing."""
+    """Stands where the engine is handed to: notes what it would be asked to copy, sends nothing."""
 
     def __init__(self) -> None:
-        self.pairs: list[tuple[int, int]] = []
+        self.blocks: list[tuple[int, int, int]] = []
 
-    def blocks(self, session: Any, blocks: Any) -> int:
+    def transfer(self, session: Any, blocks: Any) -> int:
         """As ``_transfer_data(session, [(source, destination, length), ...])``."""
-        self.pairs.extend((_entry(source), _entry(destination)) for source, destination, _ in blocks)
+        self.blocks.extend((int(source), int(destination), int(length)) for source, destination, length in blocks)
         return 0
 
     def batch_transfer_sync(self, session: Any, sources: Any, destinations: Any, lengths: Any) -> int:
         """As the engine's method, for builds that call it without ``_transfer_data``."""
-        return self.blocks(session, zip(sources, destinations, lengths, strict=True))
+        return self.transfer(session, zip(sources, destinations, lengths, strict=True))
 
 
 class _Inline:
@@ -66,22 +70,57 @@ class _Inline:
         return future
 
 
-def entry_pairs(peer: Peer, part: Part, destination_count: int) -> list[tuple[int, int]]:
+def entry_pairs(peer: Peer, part: Part) -> list[tuple[int, int]] | None:
     """The (prefill entry, decode entry) pairs of one component, in the build's order.
 
-    Raises Unmapped when the build refuses the two lists, when it cannot be rehearsed, or when nothing was sent: then
-    nobody knows where it would write.
+    None when the build addresses decode's buffers by decode's own item lengths, so that there is nothing to correct.
+    Raises Unmapped when the build refuses the two lists, when it cannot be rehearsed, when nothing was sent, or
+    something else than one item for each pair: then nobody knows where it would write.
     """
+    source, destination = peer.source_lengths(part), peer.destination_lengths(part)
+    try:
+        blocks = _rehearse(peer, part, destination)
+    except Unmapped:
+        if len(source) != len(destination):
+            raise
+        # A build that compares the lengths sees equal ones in what it will be shown, too.
+        blocks = _rehearse(peer, part, source)
+    if not blocks:
+        raise Unmapped("it sends nothing")
+    pairs = [(_entry(begin), _entry(end)) for begin, end, _ in blocks]
+    if all(_is_item(*block, source[i]) for block, (i, _) in zip(blocks, pairs, strict=True)):
+        if len(set(pairs)) < len(pairs):
+            raise Unmapped("it copies an entry more than once")
+        return pairs
+    if all(_is_within(*block, destination[j]) for block, (_, j) in zip(blocks, pairs, strict=True)):
+        return None
+    raise Unmapped("it does not write to page index times item length")
+
+
+def _is_item(source: int, destination: int, length: int, item: int) -> bool:
+    """Whether a block is prefill's item of the page, put where items of that length would be on decode."""
+    offsets = source & _OFFSET, destination & _OFFSET
+    return (*offsets, length) == (_SOURCE_PAGE * item, _DESTINATION_PAGE * item, item)
+
+
+def _is_within(source: int, destination: int, length: int, item: int) -> bool:
+    """Whether a block goes into the item of decode's page, items being of decode's length."""
+    begin = (destination & _OFFSET) - _DESTINATION_PAGE * item
+    return begin >= 0 and begin + length <= item
+
+
+def _rehearse(peer: Peer, part: Part, destination_lengths: list[int]) -> list[tuple[int, int, int]]:
+    """What the build would copy for one page of this component alone, with these lengths as decode's."""
     recorder = _Recorder()
     source = [_address(entry) for entry in range(len(peer.source_lengths(part)))]
-    destination = [_address(entry) for entry in range(destination_count)]
-    kv_args, registration, request, indices = _single_component(peer, part, source, destination)
+    destination = [_address(entry) for entry in range(len(destination_lengths))]
+    kv_args, registration, request, indices = _single_component(peer, part, source, destination, destination_lengths)
     rehearsal = _Rehearsal(
         peer.manager,
         {
             "kv_args": kv_args,
             "enable_custom_mem_pool": False,  # would hand each buffer to the executor
-            "_transfer_data": recorder.blocks,
+            "_transfer_data": recorder.transfer,
             "engine": recorder,
         },
     )
@@ -96,30 +135,25 @@ def entry_pairs(peer: Peer, part: Part, destination_count: int) -> list[tuple[in
         peer.method(rehearsal)(**{name: value for name, value in arguments.items() if name in peer.signature.positions})
     except Exception as error:
         raise Unmapped(f"{type(error).__name__}: {error}") from error
-    if not recorder.pairs:
-        raise Unmapped("it sends nothing")
-    return recorder.pairs
+    return recorder.blocks
 
 
-def _single_component(peer: Peer, part: Part, source: list[int], destination: list[int]) -> tuple[Any, Any, Any, Any]:
-    """Views of kv_args, registration and request, and prefill's indices, for one page of this component alone.
-
-    Decode's item lengths are shown as prefill's, as they will be once the rings are split: a build that compares them
-    shall answer for the entries.
-    """
-    lengths = peer.source_lengths(part)
-    if len(source) != len(destination):
-        lengths = peer.destination_lengths(part)
+def _single_component(
+    peer: Peer, part: Part, source: list[int], destination: list[int], lengths: list[int]
+) -> tuple[Any, Any, Any, Any]:
+    """Views of kv_args, registration and request, and prefill's indices, for one page of this component alone."""
     if not peer.signature.is_list:
         return (
             View(peer.manager.kv_args, {"state_type": part.state_type, "state_data_ptrs": source}),
             View(peer.registration, {"dst_state_data_ptrs": destination, "dst_state_item_lens": lengths}),
-            View(peer.request, {"dst_state_indices": [0]}),
-            [0],
+            View(peer.request, {"dst_state_indices": [_DESTINATION_PAGE]}),
+            [_SOURCE_PAGE],
         )
     count = len(peer.parts())
     alone: list[Any] = [None] * count
-    alone[part.component] = [0]
+    alone[part.component] = [_SOURCE_PAGE]
+    there: list[Any] = [None] * count
+    there[part.component] = [_DESTINATION_PAGE]
     types = list(peer.manager.kv_args.state_types)
     types[part.component] = part.state_type
 
@@ -129,7 +163,7 @@ def _single_component(peer: Peer, part: Part, source: list[int], destination: li
     return (
         View(peer.manager.kv_args, {"state_types": types, "state_data_ptrs": lists(source)}),
         View(peer.registration, {"dst_state_data_ptrs": lists(destination), "dst_state_item_lens": lists(lengths)}),
-        View(peer.request, {"dst_state_indices": alone}),
+        View(peer.request, {"dst_state_indices": there}),
         alone,
     )
 
@@ -139,4 +173,4 @@ def _address(entry: int) -> int:
 
 
 def _entry(address: int) -> int:
-    return (int(address) >> _SHIFT) - 1
+    return (address >> _SHIFT) - 1

@@ -50,3 +50,14 @@ class View:
     @__class__.setter
     def __class__(self, value: Any) -> None:
         raise TypeError("a view has the class of what it shows")
+
+
+class CallView(View):
+    """A view for one call, which keeps assignments to itself.
+
+    What a method works out from what it is shown and puts aside on ``self``, pointers or lengths say, is wrong for
+    every other call.
+    """
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self.__dict__[name] = value

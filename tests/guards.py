@@ -27,6 +27,7 @@ def assert_patched(release: str, report: dict[str, Any]) -> None:
     """The toggle is on: verdicts as expected, what is needed is patched, and nothing else."""
     row = RELEASES[release]
     _assert_this_release(release, report)
+    assert report["status"]["sglang"]["conn"] == report["conn"]
     fixes = report["status"]["fixes"]
     assert {name: fix["verdict"] for name, fix in fixes.items()} == {name: row[name] for name in FIXES}
     assert [name for name in FIXES if fixes[name]["patched"]] == row["patched"]
@@ -54,4 +55,3 @@ def assert_untouched(release: str, report: dict[str, Any]) -> None:
 def _assert_this_release(release: str, report: dict[str, Any]) -> None:
     assert report["conn"].startswith(f"{environments.environment_for(release).site}/")
     assert report["status"]["sglang"]["version"] == release
-    assert report["status"]["sglang"]["conn"] == report["conn"]

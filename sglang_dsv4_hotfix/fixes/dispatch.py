@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-from ..build import GENERIC_SENDER, Build
+from ..build import GENERIC_SENDER, Build, Unreadable
 from ..components import Part, Peer, Signature
 from ..refusal import Refused
 from ..standin import senders_reached
@@ -35,7 +35,7 @@ def judge(build: Build) -> Verdict:
     method = build.function("maybe_send_extra")
     if Signature.of(method).is_list:
         return Verdict(Word.NOT_APPLICABLE, f'this build lists its state components and has no type "{STATE_TYPE}"')
-    if reached := senders_reached(method, STATE_TYPE):
+    if reached := [call for call in senders_reached(method, STATE_TYPE) if call not in _reached_by_any(build)]:
         return Verdict(Word.FIXED, f'with state type "{STATE_TYPE}" the method calls {reached[0]}')
     carrier = _carrier(build)
     if carrier is None:
@@ -67,6 +67,14 @@ def rewriter(build: Build, active: Collection[str]) -> Callable[[list[Part], Pee
         return part.with_type(carrier)
 
     return rewrite
+
+
+def _reached_by_any(build: Build) -> list[str]:
+    """What the method calls for a type that no build has: lookups and counters with "send" in their names."""
+    try:
+        return senders_reached(build.function("maybe_send_extra"), "no such state type")
+    except Unreadable:  # a build that refuses such a type
+        return []
 
 
 def _carrier(build: Build) -> str | None:

@@ -79,18 +79,31 @@ class _Worker(NamedTuple):
 
     #: By name of the two methods.
     calls: dict[str, list[_Call]]
-    #: Names that are read anywhere.
-    read: set[str]
+    #: Lines in which a name is read, and in which it is written.
+    read: dict[str, list[int]]
+    written: dict[str, list[int]]
     handler_raises: bool
 
     def uses(self, method: str) -> bool:
-        """Whether the value of any call of ``method`` is used: not dropped, nor kept in a name that is never read."""
+        """Whether the value of any call of ``method`` is used: not dropped, nor kept in a name that is written again
+        before anybody reads it.
+        """
         return any(self._uses(call.statement) for call in self.calls.get(method, ()))
 
     def _uses(self, statement: ast.stmt | None) -> bool:
-        if isinstance(statement, ast.Assign) and all(isinstance(target, ast.Name) for target in statement.targets):
-            return any(target.id in self.read for target in statement.targets if isinstance(target, ast.Name))
-        return not isinstance(statement, ast.Expr)
+        if isinstance(statement, ast.Expr):
+            return False
+        targets = [statement.target] if isinstance(statement, ast.AnnAssign) else getattr(statement, "targets", ())
+        names = [target.id for target in targets if isinstance(target, ast.Name)]
+        if statement is None or len(names) < len(targets):
+            return True
+        end = statement.end_lineno or statement.lineno
+        return any(self._is_read(name, end) for name in names)
+
+    def _is_read(self, name: str, after: int) -> bool:
+        """Whether ``name`` is read behind that line, in the line of the next assignment to it at the latest."""
+        until = min((line for line in self.written.get(name, ()) if line > after), default=None)
+        return any(after < line and (until is None or line <= until) for line in self.read.get(name, ()))
 
 
 def _read(function: ast.FunctionDef) -> _Worker:
@@ -104,7 +117,8 @@ def _read(function: ast.FunctionDef) -> _Worker:
 
 def _walk(function: ast.FunctionDef) -> _Worker:
     calls: dict[str, list[_Call]] = {}
-    read: set[str] = set()
+    read: dict[str, list[int]] = {}
+    written: dict[str, list[int]] = {}
     whole_values: dict[int, ast.stmt] = {}
     handler_raises = False
     pending: list[tuple[ast.AST, tuple[tuple[int, str], ...]]] = [(function, ())]
@@ -114,7 +128,7 @@ def _walk(function: ast.FunctionDef) -> _Worker:
             # A statement comes before its parts.
             call = _Call(node.lineno, whole_values.get(id(node)), conditions)
             calls.setdefault(node.func.attr, []).append(call)
-        elif isinstance(node, (ast.Expr, ast.Assign)):
+        elif isinstance(node, (ast.Expr, ast.Assign, ast.AnnAssign)):
             whole_values[id(node.value)] = node
         elif isinstance(node, ast.ExceptHandler):
             handler_raises = handler_raises or any(isinstance(below, ast.Raise) for below in ast.walk(node))
@@ -126,8 +140,8 @@ def _walk(function: ast.FunctionDef) -> _Worker:
             for part in value if isinstance(value, list) else (value,):
                 # Most nodes are leaves: they are not worth a turn of their own.
                 if isinstance(part, ast.Name):
-                    if isinstance(part.ctx, ast.Load):
-                        read.add(part.id)
+                    lines = read if isinstance(part.ctx, ast.Load) else written
+                    lines.setdefault(part.id, []).append(part.lineno)
                 elif isinstance(part, ast.AST) and not isinstance(part, (ast.Constant, ast.expr_context)):
                     pending.append((part, below))
-    return _Worker(calls, read, handler_raises)
+    return _Worker(calls, read, written, handler_raises)

@@ -34,7 +34,9 @@ from ..verdict import Verdict, Word
 
 #: State types whose components go through the generic sender, item by item ("dsv4" itself with #24878 and in forks).
 #: Others (mamba, ...) have senders of their own, which take decode's lengths.
-_PAGED = frozenset({"dsv4", "swa", "nsa", "dsa", "swa_ring", "c128_state", "dsv4_request_state"})
+_PAGED = frozenset(
+    {"dsv4", "swa", "nsa", "dsa", "swa_ring", "c128_state", "dsv4_request_state", "dsv4_c128", "dsv4_c4_state"}
+)
 
 #: Components with the ratio-128 state alone (0.5.15 on). Their rows do not depend on speculation, only on the dtype.
 _REQUEST_SCOPED = frozenset({"c128_state", "dsv4_request_state"})
@@ -90,13 +92,15 @@ def _split(part: Part, peer: Peer) -> list[Part]:
             )
         return [part]
     try:
-        pairs = entry_pairs(peer, part, len(destination))
+        pairs = entry_pairs(peer, part)
     except Unmapped as why:
         raise Refused(
             f"{name}: prefill has {len(source)} entries and decode {len(destination)}, their item lengths differ "
             f"{_first_difference(source, destination)}, and how this build pairs them cannot be told ({why}). "
             f"{_USUAL_CAUSES}"
         ) from why
+    if pairs is None:
+        return [part]
     _check_mapping(name, source, destination, pairs, peer)
     differing = [(i, j) for i, j in pairs if source[i] != destination[j]]
     if not differing:

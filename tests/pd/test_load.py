@@ -16,7 +16,7 @@ SPEC = LayoutSpec(kind="nsa", pages=256, slots=128)
 MISFIT = dataclasses.replace(SPEC, state_dtype="bfloat16")
 POISON = SPEC.pages - 1
 ROOMS = 300
-GOOD = ("decode", "other")
+GOOD = ("decode", "other", "third")
 
 
 @pytest.fixture

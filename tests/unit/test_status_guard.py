@@ -58,6 +58,10 @@ AUX = "ret = self.send_aux(req)\npolls.append(ret == 0)\n"
         ("req.state = self.maybe_send_extra(req)", Word.FIXED),
         ("results.append(self.maybe_send_extra(req))", Word.FIXED),
         ("self.maybe_send_extra(req)\nrc = self.maybe_send_extra(req)\nuse(rc)", Word.FIXED),
+        ("ret = self.maybe_send_extra(req)", Word.NEEDED),
+        ("ret = self.maybe_send_extra(req)\nret = ret or other()", Word.FIXED),
+        ("rc: int = self.maybe_send_extra(req)", Word.NEEDED),
+        ("rc: int = self.maybe_send_extra(req)\nuse(rc)", Word.FIXED),
         ("pass", Word.UNRECOGNISED),
     ],
 )

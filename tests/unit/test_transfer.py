@@ -154,6 +154,72 @@ def test_a_build_that_compares_sees_one_item_length(patched: Callable[..., None]
     assert same(first[1].buffers, expected(*first, [(5, 3)]))
 
 
+class Caching(ScalarManager):
+    """A fork's build that works out its pointers and lengths once, and keeps them."""
+
+    kept: Any = None
+
+    def maybe_send_extra(
+        self,
+        req: Any,
+        prefill_state_indices: Any,
+        dst_state_data_ptrs: Any,
+        executor: Any,
+        target_rank_registration_info: Any = None,
+    ) -> int:
+        if self.kept is None:
+            self.kept = (self.kv_args.state_data_ptrs, self.kv_args.state_item_lens)
+        pointers, lengths = self.kept
+        return self._send_kvcache_generic(
+            req.mooncake_session_id,
+            pointers,
+            dst_state_data_ptrs,
+            lengths,
+            prefill_state_indices,
+            req.dst_state_indices,
+            executor,
+        )
+
+
+class Mapping(ScalarManager):
+    """A fork's build that fills decode's rings itself, by decode's own item lengths."""
+
+    def maybe_send_extra(
+        self,
+        req: Any,
+        prefill_state_indices: Any,
+        dst_state_data_ptrs: Any,
+        executor: Any,
+        target_rank_registration_info: Any = None,
+    ) -> int:
+        lengths = zip(self.kv_args.state_item_lens, target_rank_registration_info.dst_state_item_lens, strict=True)
+        return self._transfer_data(
+            req.mooncake_session_id,
+            [
+                (source + i * length, destination + j * wide + copy * length, length)
+                for source, destination, (length, wide) in zip(
+                    self.kv_args.state_data_ptrs, dst_state_data_ptrs, lengths, strict=True
+                )
+                for i, j in zip(prefill_state_indices, req.dst_state_indices, strict=True)
+                for copy in range(wide // length)
+            ],
+        )
+
+
+@pytest.mark.parametrize("build", [Caching, Mapping])
+def test_senders_of_a_forks_own(patched: Callable[..., None], build: type[ScalarManager]) -> None:
+    patched(build, "stride,status")
+    prefill = numbered(FLAT)
+    for lengths, pages in ((SPECULATIVE, [(5, 3)]), (FLAT, [(4, 2)]), (SPECULATIVE, [(7, 1), (2, 8)])):
+        decode = Pools(lengths, 12, fill=255)
+        pair, peer = scalar_pair("dsv4", prefill, decode)
+        manager = build(pair.kv_args, decode.buffers)
+        manager.sources = prefill.buffers
+        sources, destinations = [i for i, _ in pages], [j for _, j in pages]
+        assert send(manager, peer, Request(1, destinations), sources) == (0, 0)
+        assert same(decode.buffers, expected(prefill, decode, pages))
+
+
 @pytest.mark.parametrize("indices", [[None, [5]], [None], [[5], None], []], ids=str)
 def test_components_without_indices_stay_without(patched: Callable[..., None], indices: list[Any]) -> None:
     patched(ListManager)

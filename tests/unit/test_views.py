@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import wrapt
 
-from sglang_dsv4_hotfix.views import View
+from sglang_dsv4_hotfix.views import CallView, View
 
 
 class Manager:
@@ -28,6 +28,14 @@ def test_a_call_sees_one_picture_and_the_object_stays_as_it_is() -> None:
     assert manager.count == 1
     assert manager.kv_args == "real"
     assert manager.read() == "real"
+
+
+def test_a_view_for_one_call_keeps_what_is_put_aside() -> None:
+    manager = Manager()
+    view = CallView(manager, {"kv_args": "shown"})
+    view.cache = view.read()  # type: ignore[attr-defined]
+    assert view.cache == "shown"  # type: ignore[attr-defined]
+    assert not hasattr(manager, "cache")
 
 
 def test_methods_of_every_kind() -> None:
