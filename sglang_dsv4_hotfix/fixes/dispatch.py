@@ -35,7 +35,7 @@ def judge(build: Build) -> Verdict:
     method = build.function("maybe_send_extra")
     if Signature.of(method).is_list:
         return Verdict(Word.NOT_APPLICABLE, f'this build lists its state components and has no type "{STATE_TYPE}"')
-    if reached := [call for call in senders_reached(method, STATE_TYPE) if call not in _reached_by_any(build)]:
+    if reached := [call for call in senders_reached(method, STATE_TYPE) if call not in _lookups(build)]:
         return Verdict(Word.FIXED, f'with state type "{STATE_TYPE}" the method calls {reached[0]}')
     carrier = _carrier(build)
     if carrier is None:
@@ -69,12 +69,13 @@ def rewriter(build: Build, active: Collection[str]) -> Callable[[list[Part], Pee
     return rewrite
 
 
-def _reached_by_any(build: Build) -> list[str]:
-    """What the method calls for a type that no build has: lookups and counters with "send" in their names."""
+def _lookups(build: Build) -> list[str]:
+    """Calls on the manager's tables and counters that have "send" in their names, made for any type, known or not."""
     try:
-        return senders_reached(build.function("maybe_send_extra"), "no such state type")
+        reached = senders_reached(build.function("maybe_send_extra"), "no such state type")
     except Unreadable:  # a build that refuses such a type
         return []
+    return [call for call in reached if "." in call and not call.startswith("engine.")]
 
 
 def _carrier(build: Build) -> str | None:
