@@ -72,15 +72,16 @@ def _about(report: Report) -> Iterator[tuple[str, str]]:
             yield "", f"(its files say {found.written}, its metadata {found.metadata}; go by the verdicts)"
         yield "conn.py", str(found.conn)
         if not found.has_model:
-            # A fork may keep the model elsewhere, so this changes no verdict.
-            yield (
-                "DeepSeek-V4",
-                "no srt/models/deepseek_v4.py; without that model dispatch and stride do not matter",
-            )
+            yield "DeepSeek-V4", without_model()
     value = f"{toggle.VARIABLE}={report.toggle}" if report.toggle is not None else f"{toggle.VARIABLE} is not set"
     yield "Toggle", f"{'on' if report.enabled else 'off'} ({value})"
     working = [way for way in report.ways if way.works]
     yield "Way in", working[0].detail if working else "none in an interpreter that is started like this one"
+
+
+def without_model() -> str:
+    """For a build that has not got the model itself. A fork may keep it elsewhere, so this changes no verdict."""
+    return "no srt/models/deepseek_v4.py; without that model dispatch and stride do not matter"
 
 
 def _fixes(report: Report) -> Iterator[tuple[str, str, str]]:

@@ -56,6 +56,7 @@ RETURNING = {
     "_what_to_do",
     "summary",
     "_sentence",
+    "without_model",
 }
 
 #: Only there to put our name in front of a message.
