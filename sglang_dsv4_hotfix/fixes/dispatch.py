@@ -35,7 +35,8 @@ def judge(build: Build) -> Verdict:
     method = build.function("maybe_send_extra")
     if Signature.of(method).is_list:
         return Verdict(Word.NOT_APPLICABLE, f'this build lists its state components and has no type "{STATE_TYPE}"')
-    if reached := [call for call in senders_reached(method, STATE_TYPE) if call not in _lookups(build)]:
+    lookups = _lookups(build)
+    if reached := [call for call in senders_reached(method, STATE_TYPE) if call not in lookups]:
         return Verdict(Word.FIXED, f'with state type "{STATE_TYPE}" the method calls {reached[0]}')
     carrier = _carrier(build)
     if carrier is None:

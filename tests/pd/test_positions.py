@@ -12,7 +12,7 @@ from sglang_dsv4_hotfix.selftest import scenarios
 from sglang_dsv4_hotfix.selftest.layouts import LayoutSpec
 from sglang_dsv4_hotfix.selftest.pair import Pair
 
-ROUNDS = 3
+ROUNDS = 4
 MOST_PAGES = 3
 
 

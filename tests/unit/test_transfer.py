@@ -154,53 +154,50 @@ def test_a_build_that_compares_sees_one_item_length(patched: Callable[..., None]
     assert same(first[1].buffers, expected(*first, [(5, 3)]))
 
 
-class Caching(ScalarManager):
-    """A fork's build that works out its pointers and lengths once, and keeps them."""
+class OwnSender(ScalarManager):
+    """A fork's build that sends state by a method of its own."""
+
+    def maybe_send_extra(
+        self,
+        req: Any,
+        prefill_state_indices: Any,
+        dst_state_data_ptrs: Any,
+        executor: Any,
+        target_rank_registration_info: Any = None,
+    ) -> int:
+        return self.send_own(req, prefill_state_indices, dst_state_data_ptrs, target_rank_registration_info)
+
+    def send_own(self, req: Any, indices: Any, pointers: Any, registration: Any) -> int:
+        raise NotImplementedError
+
+
+class Caching(OwnSender):
+    """Works out its pointers and lengths once, and keeps them."""
 
     kept: Any = None
 
-    def maybe_send_extra(
-        self,
-        req: Any,
-        prefill_state_indices: Any,
-        dst_state_data_ptrs: Any,
-        executor: Any,
-        target_rank_registration_info: Any = None,
-    ) -> int:
+    def send_own(self, req: Any, indices: Any, pointers: Any, registration: Any) -> int:
         if self.kept is None:
             self.kept = (self.kv_args.state_data_ptrs, self.kv_args.state_item_lens)
-        pointers, lengths = self.kept
+        sources, lengths = self.kept
         return self._send_kvcache_generic(
-            req.mooncake_session_id,
-            pointers,
-            dst_state_data_ptrs,
-            lengths,
-            prefill_state_indices,
-            req.dst_state_indices,
-            executor,
+            req.mooncake_session_id, sources, pointers, lengths, indices, req.dst_state_indices, None
         )
 
 
-class Mapping(ScalarManager):
-    """A fork's build that fills decode's rings itself, by decode's own item lengths."""
+class Mapping(OwnSender):
+    """Fills decode's rings itself, by decode's own item lengths."""
 
-    def maybe_send_extra(
-        self,
-        req: Any,
-        prefill_state_indices: Any,
-        dst_state_data_ptrs: Any,
-        executor: Any,
-        target_rank_registration_info: Any = None,
-    ) -> int:
-        lengths = zip(self.kv_args.state_item_lens, target_rank_registration_info.dst_state_item_lens, strict=True)
+    def send_own(self, req: Any, indices: Any, pointers: Any, registration: Any) -> int:
+        lengths = zip(self.kv_args.state_item_lens, registration.dst_state_item_lens, strict=True)
         return self._transfer_data(
             req.mooncake_session_id,
             [
                 (source + i * length, destination + j * wide + copy * length, length)
                 for source, destination, (length, wide) in zip(
-                    self.kv_args.state_data_ptrs, dst_state_data_ptrs, lengths, strict=True
+                    self.kv_args.state_data_ptrs, pointers, lengths, strict=True
                 )
-                for i, j in zip(prefill_state_indices, req.dst_state_indices, strict=True)
+                for i, j in zip(indices, req.dst_state_indices, strict=True)
                 for copy in range(wide // length)
             ],
         )
