@@ -33,7 +33,7 @@ def main(argv: Sequence[str]) -> int:
     except ImportError as error:
         return _could_not_run(f"a package of SGLang's is missing: {error}")
     arguments = _arguments(argv, scenarios.SCENARIOS, scenarios.DEFAULT)
-    chosen = [scenarios.SCENARIOS[name] for name in arguments.scenario or scenarios.DEFAULT]
+    chosen = scenarios.in_order(arguments.scenario or scenarios.DEFAULT)
     documents = []
     code = ARRIVED
     for switch in SWITCHES[arguments.hotfix]:

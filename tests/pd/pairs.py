@@ -97,6 +97,22 @@ class Bench:
         return self.pair.check(self.prefill, self.decode, self.sent, self.before, requests, strangers, self.process)
 
 
+def reconnect(pair: Pair, process: Process) -> None:
+    """Sends to a decode process until something arrives. To be called after the engine was refused a write there.
+
+    Decode's engine closes a connection on which it refuses a write. When prefill's has lost all of them at the moment
+    when it has nothing else queued, it fails what it is given next without connecting again (Mooncake 0.3.13.post1,
+    ``runGroupPump`` in tcp_transport_lane_impl.h).
+    """
+    outcomes = []
+    for _ in range(3):
+        bench = Bench(pair, LayoutSpec(kind="none", pages=8), process=process)
+        outcomes += bench.run(bench.request(None, None))
+        if outcomes[-1].statuses == "Success/Success":
+            return
+    pytest.fail(f"no connection to {process.label}: {outcomes}")
+
+
 def of_group(checks: Sequence[BufferCheck], group: str) -> list[BufferCheck]:
     return [check for check in checks if check.group == group]
 

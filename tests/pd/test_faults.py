@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from pairs import Bench, assert_arrived, of_group, with_transfers
+from pairs import Bench, assert_arrived, of_group, reconnect, with_transfers
 
 from sglang_dsv4_hotfix.selftest import scenarios
 from sglang_dsv4_hotfix.selftest.layouts import LayoutSpec
@@ -26,7 +26,8 @@ def assert_prefill_serves(pair: Pair, prefill: Manager) -> None:
     process = pair.processes["other"]
     bench = Bench(pair, DSV4, DSV4, process, prefill_manager=prefill)
     requests = scenarios.dsv4_requests(pair, bench.prefill, bench.decode, process)
-    assert {outcome.statuses for outcome in bench.run(*requests)} == {"Success/Success"}
+    outcomes = bench.run(*requests)
+    assert {outcome.statuses for outcome in outcomes} == {"Success/Success"}, outcomes
     assert_arrived(bench.check(requests))
 
 
@@ -42,10 +43,11 @@ def test_state_memory_not_registered(crowd: Pair) -> None:
 
     outcomes = bench.run(*requests, timeout=60)
 
-    assert {outcome.statuses for outcome in outcomes} == {"Failed/Failed"}
+    assert {outcome.statuses for outcome in outcomes} == {"Failed/Failed"}, outcomes
     assert not any(check.changed for check in of_group(bench.check(requests), "state"))
     assert threads(crowd) == alive
     assert_prefill_serves(crowd, bench.prefill)
+    reconnect(crowd, bench.process)
 
 
 @some_releases
@@ -60,7 +62,7 @@ def test_exception_in_the_builds_sender(crowd: Pair) -> None:
 
     outcomes = bench.run(*requests)
 
-    assert [outcome.statuses for outcome in outcomes] == ["Success/Success", "Failed/Failed", "Success/Success"]
+    assert [outcome.statuses for outcome in outcomes] == ["Success/Success", "Failed/Failed", "Success/Success"], outcomes
     assert "injected: no such page" in outcomes[1].prefill_reason
     log = crowd.prefill.log()[mark:]
     assert log.count(", in raising\n") == 1, "the traceback, once"
@@ -84,6 +86,6 @@ def test_decode_killed_between_kv_and_state(crowd: Pair) -> None:
     crowd.prefill.ask("release", name=bench.prefill.name)
     (outcome,) = crowd.wait([requests[0].room], victim, timeout=60)
 
-    assert outcome.statuses == "Failed/Gone"
+    assert outcome.statuses == "Failed/Gone", outcome
     assert threads(crowd) == alive
     assert_prefill_serves(crowd, bench.prefill)

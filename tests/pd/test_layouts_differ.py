@@ -27,11 +27,11 @@ def test_only_decode_speculates(release: str, patched: Pair) -> None:
 
     stride = RELEASES[release]["stride"]
     if stride == "needed":
-        assert result.statuses == "Success/Success"
+        assert result.statuses == "Success/Success", result.outcomes
         assert_arrived(result.checks)
     elif stride == "fixed upstream":
         # It compares item lengths when decode registers, and serves nothing to one that differs.
-        assert result.statuses == "Failed/Failed"
+        assert result.statuses == "Failed/Failed", result.outcomes
         assert not any(check.changed for check in of_group(result.checks, "state"))
     else:
         # Prefill doesn't know decode's item lengths there: the one case the hotfix can neither mend nor refuse.
@@ -44,7 +44,7 @@ def test_only_decode_speculates_without_the_hotfix(release: str, bare: Pair) -> 
 
     row = RELEASES[release]
     if row["stride"] == "fixed upstream":
-        assert result.statuses == "Failed/Failed"
+        assert result.statuses == "Failed/Failed", result.outcomes
     else:
         # A build that drops the state can't misplace it.
         wrong = "lost" if row["dispatch"] == "needed" else "misplaced"
@@ -61,7 +61,7 @@ def test_refused(release: str, several: Pair, name: str) -> None:
 
     outcomes = bench.run(*requests)
 
-    assert {outcome.statuses for outcome in outcomes} == {"Failed/Failed"}
+    assert {outcome.statuses for outcome in outcomes} == {"Failed/Failed"}, outcomes
     assert max(outcome.seconds for outcome in outcomes) < 2
     assert all("sglang_dsv4_hotfix" in outcome.prefill_reason for outcome in outcomes), outcomes
     checks = of_group(bench.check(requests), "state")
@@ -77,5 +77,6 @@ def test_refused(release: str, several: Pair, name: str) -> None:
     other = several.processes["other"]
     good = Bench(several, scenario.prefill, scenario.prefill, other, prefill_manager=bench.prefill)
     more = scenarios.dsv4_requests(several, good.prefill, good.decode, other)
-    assert {outcome.statuses for outcome in good.run(*more)} == {"Success/Success"}
+    outcomes = good.run(*more)
+    assert {outcome.statuses for outcome in outcomes} == {"Success/Success"}, outcomes
     assert_arrived(good.check(more))

@@ -40,5 +40,5 @@ def test_positions(release: str, patched: Pair, page_size: int) -> None:
 
             outcomes = bench.run(*requests)
 
-            assert {outcome.statuses for outcome in outcomes} == {"Success/Success"}, lengths
+            assert {outcome.statuses for outcome in outcomes} == {"Success/Success"}, (lengths, outcomes)
             assert_arrived(bench.check(requests))

@@ -20,7 +20,7 @@ def test_state_arrives(patched: Pair) -> None:
     result = scenarios.run(patched, scenarios.SCENARIOS["equal"])
 
     assert_arrived(result.checks)
-    assert result.statuses == "Success/Success"
+    assert result.statuses == "Success/Success", result.outcomes
     assert result.fine
     # Not by a state type of its own making: the build that has the defect was given what forks give it.
     assert patched.prefill.info["lists"] or result.state_types == ("dsv4",)
@@ -32,7 +32,7 @@ def test_state_without_the_hotfix(release: str, bare: Pair) -> None:
 
     dropped = RELEASES[release]["dispatch"] == "needed"
     assert (result.kv, result.state) == ("right", "lost" if dropped else "right")
-    assert result.statuses == "Success/Success"
+    assert result.statuses == "Success/Success", result.outcomes
 
 
 @every_release
@@ -77,7 +77,7 @@ def test_lengths_differ(patched: Pair, prefill_state: tuple[int, ...], decode_st
 
     (outcome,) = bench.run(request)
 
-    assert outcome.statuses == "Success/Success"
+    assert outcome.statuses == "Success/Success", outcome
     assert_arrived(bench.check([request]))
     assert len(warnings_of(patched.prefill, mark)) == 1
     assert patched.prefill.ask("threads")["transfer_worker"] == threads
@@ -90,7 +90,7 @@ def test_no_state_indices(patched: Pair) -> None:
 
     (outcome,) = bench.run(request)
 
-    assert outcome.statuses == "Success/Success"
+    assert outcome.statuses == "Success/Success", outcome
     checks = bench.check([request])
     assert_arrived(checks)
     assert not any(check.changed for check in of_group(checks, "state"))
