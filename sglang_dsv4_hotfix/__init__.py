@@ -1,14 +1,51 @@
 """Makes DeepSeek-V4 prefill/decode disaggregation over Mooncake correct on released SGLang builds.
 
-Switched on with ``SGLANG_DSV4_HOTFIX=1``. With the toggle unset the .pth file does not even load this one; with it set,
-every Python process of an environment reads this file at start-up, so it imports nothing at module level.
+Switched on with ``SGLANG_DSV4_HOTFIX=1``. With the toggle unset the .pth file does not even load this one. With it set,
+this one file is what every Python process of an environment loads at its start: it waits, with nothing but the import
+system, until SGLang imports its Mooncake module. Importing wrapt at once would cost several times a bare start (about 9
+times for wrapt 2.5), and every process of a container would pay it; a finder of a few lines in ``sys.meta_path`` costs
+next to nothing. By then wrapt is also sure to be importable, which it need not be while ``.pth`` files are read.
 """
+
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # typing is not imported: this module loads at interpreter start
+    from collections.abc import Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
 
 __version__ = "0.1.0"
 
+#: The module that is patched once it has been imported.
+TARGET = "sglang.srt.disaggregation.mooncake.conn"
+
+
+class _Watcher:
+    """A meta path finder that finds nothing itself: it registers the wrapt hook when TARGET is looked for."""
+
+    def find_spec(
+        self, fullname: str, path: "Sequence[str] | None" = None, target: "ModuleType | None" = None
+    ) -> "ModuleSpec | None":
+        if fullname != TARGET:
+            return None
+        _unwatch()
+        try:
+            _register_hook()
+        except Exception as error:  # SGLang's import must survive whatever is broken in here
+            _say_broken(error)
+        # The list that the import system is going through has changed under it: this finder is gone from it, and
+        # wrapt's own stands in front of where it was. So the search starts anew here, also when there is no hook.
+        from importlib.util import find_spec
+
+        return find_spec(fullname)
+
+
+_watcher = _Watcher()
+
 
 def activate() -> None:
-    """Waits for SGLang's Mooncake module and patches it once it has been imported. Idempotent, never raises.
+    """Patches SGLang's Mooncake module once it has been imported, until then waits for it. Idempotent, never raises.
 
     The one entry point of all ways in: the ``.pth`` and ``.start`` files, ``sitecustomize.py`` and SGLang's plugin
     entry point. Returns at once when ``SGLANG_DSV4_HOTFIX`` is unset or empty.
@@ -24,11 +61,23 @@ def activate() -> None:
 
             if not toggle.enabled():
                 return
-        from . import watcher
-
-        watcher.watch()
+        if TARGET in sys.modules:
+            _register_hook()
+        elif not any(finder is _watcher for finder in sys.meta_path):
+            sys.meta_path.insert(0, _watcher)
     except Exception as error:  # an interpreter's start, or SGLang's, must survive whatever is broken in here
         _say_broken(error)
+
+
+def _register_hook() -> None:
+    from . import hook
+
+    hook.register(TARGET)
+
+
+def _unwatch() -> None:
+    if any(finder is _watcher for finder in sys.meta_path):
+        sys.meta_path.remove(_watcher)
 
 
 def _say_broken(error: Exception) -> None:
@@ -41,7 +90,6 @@ def _say_broken(error: Exception) -> None:
 def _say(text: str) -> None:
     """One line on stderr. Where stderr is closed, full or a dead pipe, the start goes on without it."""
     import os
-    import sys
 
     try:
         if sys.stderr is not None:
@@ -57,11 +105,7 @@ def deactivate() -> None:
     An attribute that somebody else has wrapped on top of ours is left in place, and our wrapper below it passes
     every call on untouched.
     """
-    import sys
-
-    from . import watcher
-
-    watcher.unwatch()
+    _unwatch()
     hook = sys.modules.get(f"{__name__}.hook")
     if hook is not None:
         hook.revert()

@@ -1,6 +1,6 @@
 """``SGLANG_DSV4_HOTFIX``: which fixes the operator asks for."""
 
-# No "from __future__ import annotations" here, nor in watcher.py: it costs a start as much as this module does.
+# No "from __future__ import annotations" here, nor in __init__.py: it costs a start as much as this module does.
 import os
 
 from . import _say

@@ -74,7 +74,7 @@ class Interpreter:
     @property
     def was_activated(self) -> bool:
         """Whether activate() has started to wait for SGLang in this very interpreter."""
-        return any(type(finder).__module__ == f"{_NAME}.watcher" for finder in sys.meta_path)
+        return any(type(finder).__module__ == _NAME for finder in sys.meta_path)
 
     @cached_property
     def _pth(self) -> Way:

@@ -248,7 +248,7 @@ def test_toggle_unknown(made: Made, sglang: Path) -> None:
 
 def test_not_activated(own_venv: Path, sglang: Path) -> None:
     (site_packages(own_venv) / "zz.pth").write_text(
-        "import sys; sys.meta_path[:] = [f for f in sys.meta_path if 'watcher' not in type(f).__module__]\n"
+        "import sys; sys.meta_path[:] = [f for f in sys.meta_path if 'hotfix' not in type(f).__module__]\n"
     )
     for file in site_packages(own_venv).glob("*.pth"):
         assert file.name in ("sglang_dsv4_hotfix.pth", "zz.pth")

@@ -62,7 +62,8 @@ def test_exception_in_the_builds_sender(crowd: Pair) -> None:
 
     outcomes = bench.run(*requests)
 
-    assert [outcome.statuses for outcome in outcomes] == ["Success/Success", "Failed/Failed", "Success/Success"], outcomes
+    statuses = [outcome.statuses for outcome in outcomes]
+    assert statuses == ["Success/Success", "Failed/Failed", "Success/Success"], outcomes
     assert "injected: no such page" in outcomes[1].prefill_reason
     log = crowd.prefill.log()[mark:]
     assert log.count(", in raising\n") == 1, "the traceback, once"

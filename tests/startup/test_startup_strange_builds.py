@@ -155,7 +155,6 @@ def test_half_patched_is_undone(lab: Lab, name: str, tree: Path, tmp_path: Path)
     ("module", "text"),
     [
         ("toggle", "raise SystemError('unreadable')"),
-        ("watcher", "raise SystemError('unreadable')"),
         ("hook", "raise SystemError('unreadable')"),
         ("fixes/__init__", "raise SystemError('unreadable')"),
     ],
