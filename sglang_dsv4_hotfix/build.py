@@ -6,6 +6,7 @@ import ast
 import linecache
 import sys
 from functools import cached_property
+from operator import itemgetter
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, Protocol
 
@@ -76,15 +77,16 @@ class LoadedBuild:
         return self._trees[name]
 
     def sender_mentions(self, text: str) -> bool:
-        modules = {klass.__module__ for klass in self._class(SENDER).__mro__}
-        sources = [
-            self._text(getattr(sys.modules[module], "__file__", None) or "", vars(sys.modules[module]))
-            for module in modules
-            if module.startswith("sglang.")
-        ]
-        if not all(sources):
-            raise Unreadable(f"the source of {SENDER} cannot be read")
-        return any(text in source for source in sources)
+        for name in dict.fromkeys(klass.__module__ for klass in self._class(SENDER).__mro__):
+            if not name.startswith("sglang."):
+                continue
+            module = vars(sys.modules[name])
+            source = self._text(module.get("__file__") or "", module)
+            if not source:
+                raise Unreadable(f"the source of {SENDER} cannot be read")
+            if text in source:
+                return True
+        return False
 
     def knows_variable(self, name: str) -> bool:
         environ = sys.modules.get("sglang.srt.environ")
@@ -126,24 +128,28 @@ def source_of(function: FunctionType, text: str) -> str:
     inspect.getsource tokenizes instead, which takes longer than everything else the hook does.
     """
     code = function.__code__
-    lines = text.splitlines(keepends=True)
-    first = code.co_firstlineno
-    if not 0 < first <= len(lines):
+    above = code.co_firstlineno - 1
+    # Not splitlines(), which also splits at a form feed, which ends no line of Python.
+    parts = text.split("\n", above)
+    if len(parts) <= above or not parts[above]:
         raise Unreadable(f"the source of {function.__qualname__} cannot be read ({code.co_filename})")
-    last = _last_line(code)
-    indentation = _indentation(lines[first - 1])
+    lines = parts[above].split("\n")
+    last = _last_line(code) - above
+    indentation = _indentation(lines[0])
     while last < len(lines) and (not lines[last].strip() or _indentation(lines[last]) > indentation):
         last += 1
-    return "".join(lines[first - 1 : last])
+    return "\n".join(lines[:last])
 
 
 def _text(file: str, module_globals: dict[str, Any]) -> str:
     """A module's source; empty when it cannot be read."""
     try:
-        with open(file, encoding="utf-8") as stream:
-            return stream.read()
+        with open(file, "rb", buffering=0) as stream:
+            text = stream.read().decode()
     except (OSError, UnicodeDecodeError):
         return "".join(linecache.getlines(file, module_globals))  # in a zip, or in another encoding
+    # As text mode has it, which takes several times as long for the usual file.
+    return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
 
 
 def parse(source: str, name: str) -> ast.FunctionDef:
@@ -160,7 +166,7 @@ def parse(source: str, name: str) -> ast.FunctionDef:
 
 
 def _last_line(code: CodeType) -> int:
-    own = max((line for _, _, line in code.co_lines() if line), default=code.co_firstlineno)
+    own = max(filter(None, map(itemgetter(2), code.co_lines())), default=code.co_firstlineno)
     return max([own, *(_last_line(inner) for inner in code.co_consts if isinstance(inner, CodeType))])
 
 

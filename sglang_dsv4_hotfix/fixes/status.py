@@ -138,7 +138,9 @@ def _walk(function: ast.FunctionDef) -> _Worker:
             if isinstance(value, list) and isinstance(node, ast.If):
                 below = (*conditions, (id(node), field))
             for part in value if isinstance(value, list) else (value,):
-                # Most nodes are leaves: they are not worth a turn of their own.
+                # Most nodes are leaves, or lead to one by dots: they are not worth a turn of their own.
+                while isinstance(part, ast.Attribute):
+                    part = part.value
                 if isinstance(part, ast.Name):
                     lines = read if isinstance(part.ctx, ast.Load) else written
                     lines.setdefault(part.id, []).append(part.lineno)
