@@ -4,6 +4,7 @@ Activates the hotfix (which does nothing unless SGLANG_DSV4_HOTFIX is set), then
 takes the place of, if there is one further down the path: Debian's, a profiler's, a tracer's.
 """
 
+import os  # loaded by site already
 import sys
 
 # What tells a copy of this file from somebody else's; read from the first kilobyte.
@@ -11,14 +12,15 @@ _MARK = b"sglang_dsv4_hotfix for directories on PYTHONPATH"
 
 
 def _activate() -> None:
+    value = os.environ.get("SGLANG_DSV4_HOTFIX")
+    if not value:
+        return
     try:
         import sglang_dsv4_hotfix
     except Exception as error:
-        import os
-
         # As toggle.py has it, which cannot be imported here.
         off = ("", "0", "false", "off", "no")
-        if os.environ.get("SGLANG_DSV4_HOTFIX", "").strip().lower() not in off and sys.stderr is not None:
+        if value.strip().lower() not in off and sys.stderr is not None:
             try:
                 os.write(sys.stderr.fileno(), f"{_complaint(error)}\n".encode(errors="replace"))
             except Exception:  # stderr is closed, full or a dead pipe
@@ -36,14 +38,19 @@ def _complaint(error: Exception) -> str:
 
 def _run_shadowed() -> None:
     """Runs the next sitecustomize that is not a copy of this file; what it raises is its own affair, as without us."""
-    import os
-    from importlib.machinery import PathFinder
-    from importlib.util import module_from_spec
+    try:
+        # importlib.machinery and importlib.util have these by public names, and make a start half as long again.
+        from _frozen_importlib import module_from_spec
+        from _frozen_importlib_external import PathFinder
+    except ImportError:
+        from importlib.machinery import PathFinder
+        from importlib.util import module_from_spec
 
     here = os.path.realpath(os.path.dirname(__file__))
-    directories = [os.path.realpath(directory or os.curdir) for directory in sys.path]
+    path = [directory for directory in sys.path if isinstance(directory, str)]
+    directories = [os.path.realpath(directory or os.curdir) for directory in path]
     # Only below this one: what stands above has had its turn, and has perhaps called this file itself.
-    below = sys.path[directories.index(here) + 1 :] if here in directories else []
+    below = path[directories.index(here) + 1 :] if here in directories else []
     for directory in below:
         spec = PathFinder.find_spec("sitecustomize", [directory])
         if spec is None or spec.loader is None or _is_copy(spec.origin):

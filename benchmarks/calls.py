@@ -65,7 +65,23 @@ class Bench:
         source_pages, destination_pages = list(range(0, 2 * pages, 2)), list(range(1, 2 * pages, 2))
         request = SimpleNamespace(room=1, mooncake_session_id="bench", dst_state_indices=destination_pages)
         bound = method.__get__(manager, self.manager_class)
-        return lambda: bound(request, source_pages, peer.dst_state_data_ptrs, None, peer)
+
+        def call() -> Any:
+            return bound(request, source_pages, peer.dst_state_data_ptrs, None, peer)
+
+        self._check(call, 0 if state_type == "none" else pages * sum(destination))
+        return call
+
+    def _check(self, call: Callable[[], Any], wanted: int) -> None:
+        """The call hands `wanted` bytes to the engine: what does nothing is fast."""
+        handed: list[int] = []
+        answering, self.manager_class._transfer_data = (
+            self.manager_class._transfer_data,
+            (lambda self, session, blocks: handed.extend(length for _, _, length in blocks) or 0),
+        )
+        status = call()
+        self.manager_class._transfer_data = answering
+        assert (status, sum(handed)) == (0, wanted), f"{status}, {sum(handed)} bytes, not {wanted}"
 
     def pair(self, changed: str, source: list[int], destination: list[int], pages: int) -> dict[str, Callable[[], Any]]:
         """The upstream-fixed path, "nsa" through the original, twice (A/A), and ours."""

@@ -151,10 +151,8 @@ def main() -> int:
                 wrong.append(f"{label}: memory grew from {then.memory} to {now.memory} kB")
             if now.threads > then.threads or now.files > then.files + 4:
                 wrong.append(f"{label}: {then} became {now}")
-        print(
-            f"{soak.rooms} rooms in {minutes:g} minutes, {soak.failed} failed as they must; "
-            f"median batch of {BATCH}: {statistics.median(seconds):.2f} s; {_sizes(pair)}"
-        )
+        pace = f"median batch of {BATCH}: {statistics.median(seconds):.2f} s; " if seconds else ""
+        print(f"{soak.rooms} rooms in {minutes:g} minutes, {soak.failed} failed as they must; {pace}{_sizes(pair)}")
     print("\n".join(wrong) if wrong else "every room settled right, every byte in place, nothing grew")
     return 1 if wrong else 0
 

@@ -24,13 +24,16 @@ TARGET = "sglang.srt.disaggregation.mooncake.conn"
 class _Watcher:
     """A meta path finder that finds nothing itself: it registers the wrapt hook when TARGET is looked for."""
 
+    waiting = True
+
     def find_spec(
         self, fullname: str, path: "Sequence[str] | None" = None, target: "ModuleType | None" = None
     ) -> "ModuleSpec | None":
-        if fullname != TARGET:
+        if fullname != TARGET or not self.waiting:
             return None
-        _unwatch()
+        self.waiting = False  # the search below must not come back here, even if this finder cannot be taken away
         try:
+            _unwatch()
             _register_hook()
         except Exception as error:  # SGLang's import must survive whatever is broken in here
             _say_broken(error)
@@ -39,9 +42,6 @@ class _Watcher:
         from importlib.util import find_spec
 
         return find_spec(fullname)
-
-
-_watcher = _Watcher()
 
 
 def activate() -> None:
@@ -63,8 +63,8 @@ def activate() -> None:
                 return
         if TARGET in sys.modules:
             _register_hook()
-        elif not any(finder is _watcher for finder in sys.meta_path):
-            sys.meta_path.insert(0, _watcher)
+        elif not any(map(_is_ours, sys.meta_path)):
+            sys.meta_path.insert(0, _Watcher())
     except Exception as error:  # an interpreter's start, or SGLang's, must survive whatever is broken in here
         _say_broken(error)
 
@@ -76,8 +76,13 @@ def _register_hook() -> None:
 
 
 def _unwatch() -> None:
-    if any(finder is _watcher for finder in sys.meta_path):
-        sys.meta_path.remove(_watcher)
+    # Not with remove(), which asks other people's finders whether they equal ours.
+    sys.meta_path[:] = [finder for finder in sys.meta_path if not _is_ours(finder)]
+
+
+def _is_ours(finder: object) -> bool:
+    """By name, not by class: when this module is reloaded, the finder of before stays where it is."""
+    return type(finder).__module__ == __name__
 
 
 def _say_broken(error: Exception) -> None:

@@ -171,4 +171,5 @@ def _last_line(code: CodeType) -> int:
 
 
 def _indentation(line: str) -> int:
-    return len(line) - len(line.lstrip())
+    blank = line[: len(line) - len(line.lstrip())]
+    return len(blank) - blank.rfind("\f") - 1  # a form feed begins the count anew

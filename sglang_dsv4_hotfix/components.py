@@ -17,9 +17,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from types import FunctionType
-from typing import Any
+from typing import Any, NamedTuple
 
 from . import rings
 from .build import GENERIC_SENDER, Unreadable, parameters
@@ -34,8 +33,7 @@ Method = Callable[[Any], Callable[..., Any]]
 _REGISTRATION = "target_rank_registration_info"
 
 
-@dataclass(frozen=True)
-class Signature:
+class Signature(NamedTuple):
     """Where the arguments of one build's ``maybe_send_extra`` stand (position 0 is the first after ``self``)."""
 
     positions: dict[str, int]
@@ -80,8 +78,7 @@ class Signature:
         return new_args, new_kwargs
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(NamedTuple):
     """What the build is shown in place of one component, or of some of its entries.
 
     ``source_entries`` and ``destination_entries`` pick entries (buffers) of prefill's and of decode's list, pairwise;
@@ -95,11 +92,10 @@ class Part:
     grain: Grain = WHOLE
 
     def with_type(self, state_type: Any) -> Part:
-        return replace(self, state_type=state_type)
+        return self._replace(state_type=state_type)
 
 
-@dataclass(frozen=True)
-class Peer:
+class Peer(NamedTuple):
     """One decode rank as this prefill rank sees it.
 
     ``manager`` holds prefill's ``kv_args``, ``registration`` what decode said of its buffers (None where the build

@@ -17,15 +17,14 @@ side; then that block is what travels. Seen from the sender, items are as long a
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 #: How many of prefill's rings may make one of decode's. The ring doubles with speculative decoding and no released
 #: build knows another size; any other multiple has a cause that copying rings would not mend.
 KNOWN_MULTIPLES = frozenset({2})
 
 
-@dataclass(frozen=True)
-class Grain:
+class Grain(NamedTuple):
     """How fine rings are shown to the sender: items for page indices, the same number of them on either side.
 
     Decode's ring is ``copies`` times as long as prefill's, and a page fills one of ``blocks`` blocks of prefill's ring

@@ -378,12 +378,12 @@ class Pair:
         self.prefill.ask("count", name=prefill.name)
 
     def counted(self, prefill: Manager, decode: Manager) -> list[tuple[Block, ...]]:
-        """What the engine was asked to do, a batch each, in names instead of addresses, so that runs can be compared.
+        """What the engine was asked to do since `count`, a batch each, in names instead of addresses, to be compared.
 
         Batches are in the order in which the transfer threads made them. Blocks between other managers are left out.
         """
         batches = []
-        for sources, destinations, lengths in self.prefill.ask("counted"):
+        for sources, destinations, lengths in self.prefill.ask("counted", name=prefill.name):
             named = (
                 (_locate(prefill.buffers, source), _locate(decode.buffers, destination), length)
                 for source, destination, length in zip(sources, destinations, lengths, strict=True)

@@ -80,12 +80,12 @@ DEFAULT = ("equal", "decode-speculates", "state-write-refused")
 
 
 def in_order(names: Sequence[str]) -> list[Scenario]:
-    """The scenarios of these names, those in which the engine refuses a write last.
+    """The scenarios of these names, each once, those in which the engine refuses a write last.
 
     Decode's engine closes the connections on which it does, and the next transfer to it may fail for that alone
     (Mooncake 0.3.13.post1).
     """
-    return sorted((SCENARIOS[name] for name in names), key=lambda scenario: not scenario.register_state)
+    return sorted((SCENARIOS[name] for name in dict.fromkeys(names)), key=lambda scenario: not scenario.register_state)
 
 
 @dataclasses.dataclass(frozen=True)

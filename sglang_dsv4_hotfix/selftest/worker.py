@@ -53,6 +53,7 @@ class Worker:
         self.begun: dict[int, float] = {}
         self.settled: dict[int, tuple[str, str, float]] = {}
         self.engine_calls: list[tuple[list[int], list[int], list[int]]] = []
+        self.state_seconds: dict[str, list[float]] = {}
 
     def hello(self) -> dict[str, Any]:
         return {
@@ -254,9 +255,29 @@ class Worker:
 
         engine.batch_transfer_sync = counting
 
-    def do_counted(self) -> list[list[list[int]]]:
-        """[sources, destinations, lengths] of every batch since `count`, as addresses and bytes."""
+    def do_counted(self, name: str) -> list[list[list[int]]]:
+        """[sources, destinations, lengths] of every batch since `count`, as addresses and bytes. Ends the counting."""
+        vars(self.managed[name].manager.engine).pop("batch_transfer_sync", None)
         return [[list(part) for part in batch] for batch in self.engine_calls]
+
+    def do_time_state(self, name: str) -> None:
+        """Observer: from now on, takes the time of every state send, with the (patched) method and the engine."""
+        manager = self.managed[name].manager
+        seconds = self.state_seconds[name] = []
+
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            start = time.perf_counter()
+            try:
+                return type(manager).maybe_send_extra(manager, *args, **kwargs)
+            finally:
+                seconds.append(time.perf_counter() - start)
+
+        manager.maybe_send_extra = timed
+
+    def do_state_seconds(self, name: str) -> list[float]:
+        """The times since `time_state`, in the order in which the sends ended. Ends the timing."""
+        vars(self.managed[name].manager).pop("maybe_send_extra", None)
+        return self.state_seconds.pop(name)
 
 
 def version(*distributions: str) -> str:

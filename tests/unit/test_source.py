@@ -47,9 +47,20 @@ def loaded(file: Path, text: bytes) -> ModuleType:
         (CLASS + AFTER).replace("\n", "\r"),
         f'above = "\\x0c \\u2028"\n\x0c\n# \x0b \x85 \u2028 \x1c\n{CLASS}{AFTER}',
         f"# coding: latin-1\nabove = 'é'\n{CLASS}{AFTER}",
+        f"{CLASS}\n\x0c    @staticmethod\n{AFTER}",
         CLASS.replace("    def transfer", "    @staticmethod\n    @(lambda f:\n      f)\n    def transfer") + AFTER,
     ],
-    ids=["alone", "no newline", "followed", "CRLF", "CR", "form feeds", "latin-1", "decorated"],
+    ids=[
+        "alone",
+        "no newline",
+        "followed",
+        "CRLF",
+        "CR",
+        "form feeds",
+        "latin-1",
+        "form feed before an indent",
+        "decorated",
+    ],
 )
 def test_found(tmp_path: Path, text: str) -> None:
     encoding = "latin-1" if "latin-1" in text else "utf-8"
