@@ -146,6 +146,12 @@ def test_judge(statuses: str, state: str, wants: scenarios.Wants, may_refuse: bo
     assert (result.state, result.fine) == (state, fine)
 
 
+def test_refused_writes_come_last() -> None:
+    chosen = scenarios.in_order(["state-write-refused", "decode-speculates", "state-write-refused", "equal"])
+
+    assert [scenario.name for scenario in chosen] == ["decode-speculates", "equal", "state-write-refused"]
+
+
 def test_sides_that_disagree_are_never_fine() -> None:
     scenario = scenarios.SCENARIOS["equal"]
 
