@@ -32,6 +32,10 @@ def item_lengths(ratios: Sequence[int], speculative: bool) -> list[int]:
     return swa + compressors + [ring(4, INDEX_HEAD_DIM) for ratio in ratios if ratio == 4]
 
 
+def answering(manager: Any, session: str, blocks: object) -> int:
+    return 0
+
+
 class Bench:
     """The release's class with and without the wrapper."""
 
@@ -40,7 +44,7 @@ class Bench:
         self.manager_class = conn.MooncakeKVManager
         self.wrapper = vars(self.manager_class)["maybe_send_extra"]
         self.original = self.wrapper.__wrapped__
-        self.manager_class._transfer_data = lambda self, session, blocks: 0
+        self.manager_class._transfer_data = answering
 
     def call(
         self, method: Any, state_type: str, source: list[int], destination: list[int], pages: int
@@ -75,10 +79,12 @@ class Bench:
     def _check(self, call: Callable[[], Any], wanted: int) -> None:
         """The call hands `wanted` bytes to the engine: what does nothing is fast."""
         handed: list[int] = []
-        answering, self.manager_class._transfer_data = (
-            self.manager_class._transfer_data,
-            (lambda self, session, blocks: handed.extend(length for _, _, length in blocks) or 0),
-        )
+
+        def noting(manager: Any, session: str, blocks: Sequence[tuple[int, int, int]]) -> int:
+            handed.extend(length for _, _, length in blocks)
+            return 0
+
+        self.manager_class._transfer_data = noting
         status = call()
         self.manager_class._transfer_data = answering
         assert (status, sum(handed)) == (0, wanted), f"{status}, {sum(handed)} bytes, not {wanted}"

@@ -77,9 +77,10 @@ def run(rounds: int = ROUNDS) -> list[Figure]:
             remark += "" if unset is None else f"; autowrapt unset {unset:.3f}"
         figures.append(Figure("start-up", f"{name}: to bare", ratio, "", goal, remark))
     remark = f"A/A {memory['bare again'] - memory['bare']:.0f} kB"
-    for name in {"hotfix off", "hotfix on, no SGLang"} & memory.keys():
-        more = memory[name] - memory["bare"]
-        figures.append(Figure("start-up", f"{name}: memory over bare", more, "kB", 200.0, remark))
+    for name in memory:
+        if name.startswith("hotfix"):
+            more = memory[name] - memory["bare"]
+            figures.append(Figure("start-up", f"{name}: memory over bare", more, "kB", 200.0, remark))
     for name in failed:
         figures.append(Figure("start-up", f"{name}: to bare", float("nan"), "", None, "could not be installed here"))
     return figures
