@@ -44,6 +44,17 @@ def foreign(directory: Path, text: str) -> Path:
     return directory
 
 
+@pytest.mark.parametrize("toggle", [None, "", "1"])
+def test_loads_next_to_nothing(lab: Lab, name: str, toggle: str | None) -> None:
+    bare = look(lab.empty(name), "--stay-away", toggle=toggle)
+    report = look(lab.empty(name), "--stay-away", toggle=toggle, PYTHONPATH=ours(lab.target(name)))
+
+    package = {"sglang_dsv4_hotfix"} if toggle else set()
+    # Debian's Python has a sitecustomize of its own.
+    assert set(report.seen["started_with"]) - set(bare.seen["started_with"]) - {"sitecustomize"} == package
+    assert report.ended.err == ""
+
+
 @pytest.mark.parametrize("toggle", ["1", "0", None])
 def test_ours_runs_the_one_below_it(lab: Lab, name: str, tree: Path, tmp_path: Path, toggle: str | None) -> None:
     other = foreign(tmp_path / "other", FOREIGN)
