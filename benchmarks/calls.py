@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from benchmarks.timing import Figure, exponent, interleaved, median_ratio, undisturbed
+from sglang_dsv4_hotfix import TARGET
 from sglang_dsv4_hotfix.selftest.layouts import padded_page, ring_rows
 
 # Layers by compress ratio: two without, then 4 and 128 in turn. 43 layers for Flash, 61 for Pro: 105 and 150 buffers.
@@ -40,7 +41,7 @@ class Bench:
     """The release's class with and without the wrapper."""
 
     def __init__(self) -> None:
-        conn = importlib.import_module("sglang.srt.disaggregation.mooncake.conn")
+        conn = importlib.import_module(TARGET)
         self.manager_class = conn.MooncakeKVManager
         self.wrapper = vars(self.manager_class)["maybe_send_extra"]
         self.original = self.wrapper.__wrapped__

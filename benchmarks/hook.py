@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib
 import json
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import sglang_dsv4_hotfix
 from benchmarks.timing import Figure
@@ -17,36 +17,25 @@ GOAL = 5.0
 def main() -> None:
     milliseconds: dict[str, float] = {}
 
-    def timed(name: str, since: float) -> float:
-        milliseconds[name] = (time.perf_counter() - since) * 1e3
-        return time.perf_counter()
-
-    def timing(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        def timed_function(*arguments: Any) -> Any:
-            start = time.perf_counter()
-            value = function(*arguments)
-            timed(name, start)
-            return value
-
-        return timed_function
+    @contextmanager
+    def timed(name: str) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        milliseconds[name] = (time.perf_counter() - start) * 1e3
 
     def register() -> None:
-        start = time.perf_counter()
-        import wrapt  # noqa: F401
-
-        start = timed("wrapt", start)
-        from sglang_dsv4_hotfix import build, hook
-
-        timed("load", start)
-        hook.on_import = timing("work", hook.on_import)
-        build.parse = timing("parse", build.parse)
+        with timed("wrapt"):
+            import wrapt  # noqa: F401
+        with timed("load"):
+            from sglang_dsv4_hotfix import build, hook
+        hook.on_import = timed("work")(hook.on_import)
+        build.parse = timed("parse")(build.parse)
         hook.register(sglang_dsv4_hotfix.TARGET)
 
     # As the finder calls it when SGLang looks for the module.
     sglang_dsv4_hotfix._register_hook = register
-    start = time.perf_counter()
-    importlib.import_module(sglang_dsv4_hotfix.TARGET)
-    timed("import", start)
+    with timed("import"):
+        importlib.import_module(sglang_dsv4_hotfix.TARGET)
     status = sglang_dsv4_hotfix.status()
     assert status["problem"] is None
     assert any(fix["patched"] for fix in status["fixes"].values())  # type: ignore[attr-defined]

@@ -7,6 +7,7 @@ times for wrapt 2.5), and every process of a container would pay it; a finder of
 next to nothing. By then wrapt is also sure to be importable, which it need not be while ``.pth`` files are read.
 """
 
+import os  # loaded by site already
 import sys
 
 TYPE_CHECKING = False
@@ -51,8 +52,6 @@ def activate() -> None:
     entry point. Returns at once when ``SGLANG_DSV4_HOTFIX`` is unset or empty.
     """
     try:
-        import os  # loaded by site already
-
         value = os.environ.get("SGLANG_DSV4_HOTFIX")
         if not value:
             return
@@ -63,7 +62,7 @@ def activate() -> None:
                 return
         if TARGET in sys.modules:
             _register_hook()
-        elif not any(map(_is_ours, sys.meta_path)):
+        elif not _is_waiting():
             sys.meta_path.insert(0, _Watcher())
     except Exception as error:  # an interpreter's start, or SGLang's, must survive whatever is broken in here
         _say_broken(error)
@@ -73,6 +72,10 @@ def _register_hook() -> None:
     from . import hook
 
     hook.register(TARGET)
+
+
+def _is_waiting() -> bool:
+    return any(map(_is_ours, sys.meta_path))
 
 
 def _unwatch() -> None:
@@ -94,8 +97,6 @@ def _say_broken(error: Exception) -> None:
 
 def _say(text: str) -> None:
     """One line on stderr. Where stderr is closed, full or a dead pipe, the start goes on without it."""
-    import os
-
     try:
         if sys.stderr is not None:
             # Not with print: what it could not write would be tried again at the end, and change the exit code.

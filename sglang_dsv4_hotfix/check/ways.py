@@ -16,7 +16,7 @@ from functools import cached_property
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-from .. import hook, toggle
+from .. import _is_waiting, hook, toggle
 from .findings import Obstacle, Way
 
 _NAME = "sglang_dsv4_hotfix"
@@ -74,7 +74,7 @@ class Interpreter:
     @property
     def was_activated(self) -> bool:
         """Whether activate() has started to wait for SGLang in this very interpreter."""
-        return any(type(finder).__module__ == _NAME for finder in sys.meta_path)
+        return _is_waiting()
 
     @cached_property
     def _pth(self) -> Way:

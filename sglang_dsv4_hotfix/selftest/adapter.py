@@ -21,6 +21,7 @@ import urllib.request
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from sglang_dsv4_hotfix import TARGET
 from sglang_dsv4_hotfix.selftest import layouts
 from sglang_dsv4_hotfix.selftest.layouts import Buffer, Group, LayoutSpec, Planned
 
@@ -56,7 +57,7 @@ class Release:
         self.role = role
         for package, means in (("sglang", "SGLang"), ("mooncake.engine", "Mooncake (mooncake-transfer-engine)")):
             self._require(package, means)
-        self.conn = self._require("sglang.srt.disaggregation.mooncake.conn", "SGLang's Mooncake connector")
+        self.conn = self._require(TARGET, "SGLang's Mooncake connector")
         self.utils = importlib.import_module("sglang.srt.disaggregation.utils")
         self.base = importlib.import_module("sglang.srt.disaggregation.base.conn")
         self._keep: list[Any] = []

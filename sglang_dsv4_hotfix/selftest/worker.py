@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+import sglang_dsv4_hotfix
 from sglang_dsv4_hotfix.selftest import patterns
 from sglang_dsv4_hotfix.selftest.adapter import HOST, CannotRun, Release, free_port
 from sglang_dsv4_hotfix.selftest.layouts import Buffer, LayoutSpec
@@ -177,10 +178,8 @@ class Worker:
         return counts
 
     def do_status(self) -> dict[str, Any]:
-        """What the hotfix says about this process; empty when it isn't installed."""
+        """What the hotfix says about this process."""
         try:
-            import sglang_dsv4_hotfix
-
             return dict(sglang_dsv4_hotfix.status())
         except Exception as error:
             return {"error": f"{type(error).__name__}: {error}"}
@@ -294,20 +293,14 @@ def memory(buffer: Buffer) -> np.ndarray[Any, np.dtype[np.uint8]]:
 
 
 def activate() -> str:
-    """Which way the hotfix came into this process: "startup", "fallback" (called here), "off" or "broken: ...".
+    """Which way the hotfix came into this process: "startup", "fallback" (called here) or "off".
 
     "startup" is the .pth file or sitecustomize: its finder is on `sys.meta_path` before this module runs.
     """
-    if any(type(finder).__module__.startswith("sglang_dsv4_hotfix") for finder in sys.meta_path):
+    if sglang_dsv4_hotfix._is_waiting():
         return "startup"
-    try:
-        import sglang_dsv4_hotfix
-
-        before = len(sys.meta_path)
-        sglang_dsv4_hotfix.activate()
-    except Exception as error:
-        return f"broken: {type(error).__name__}: {error}"
-    return "fallback" if len(sys.meta_path) > before else "off"
+    sglang_dsv4_hotfix.activate()
+    return "fallback" if sglang_dsv4_hotfix._is_waiting() else "off"
 
 
 def serve(role: str, reply: Callable[[dict[str, Any]], None]) -> None:
